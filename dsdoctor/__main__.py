@@ -1,0 +1,5 @@
+"""`python -m dsdoctor`."""
+
+from dsdoctor.cli import main
+
+main()

@@ -1,0 +1,107 @@
+"""Load the probes, checks and matrices of the doctor and of installed plugins, all through the same door.
+
+A plugin is a module named in the entry-point group `dsdoctor.plugins`; it exports any of `PROBES`, `CHECKS` and `MATRICES` (the path of a
+folder of matrix files). A plugin that cannot be loaded becomes a notice in the report; the others go on.
+"""
+
+from __future__ import annotations
+
+import configparser
+import importlib
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from dsdoctor.findings import Notice, Severity
+
+if TYPE_CHECKING:
+    from dsdoctor.checks._check import Check
+    from dsdoctor.sources.probe import Probe
+
+GROUP = "dsdoctor.plugins"
+BUILT_IN_PROBES = "dsdoctor.probes"
+BUILT_IN_CHECKS = "dsdoctor.checks"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Everything the doctor works with, built in or plugged in."""
+
+    probes: tuple[Probe, ...] = ()
+    checks: tuple[Check, ...] = ()
+    matrices: tuple[str, ...] = ()
+    """Folders whose rows stand before the built-in ones."""
+    notices: tuple[Notice, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EntryPoint:
+    """One installed plugin: its name and the module that holds it."""
+
+    name: str
+    module: str
+
+
+def load(entry_points: Iterable[EntryPoint] | None = None) -> Parts:
+    """The built-in parts, then those of the plugins (`None`: the installed ones)."""
+    probes: list[Probe] = list(importlib.import_module(BUILT_IN_PROBES).PROBES)
+    checks: list[Check] = list(importlib.import_module(BUILT_IN_CHECKS).CHECKS)
+    matrices: list[str] = []
+    notices: list[Notice] = []
+    for entry in installed(sys.path) if entry_points is None else entry_points:
+        try:
+            module = importlib.import_module(entry.module)
+            new_probes = tuple(getattr(module, "PROBES", ()))
+            new_checks = tuple(getattr(module, "CHECKS", ()))
+            clash = sorted({p.name for p in probes} & {p.name for p in new_probes} | {c.id for c in checks} & {c.id for c in new_checks})
+            if clash:
+                raise ValueError(f"it brings names that exist already ({', '.join(clash)})")
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            notices.append(
+                Notice(severity=Severity.WARNING, text=f"plugin {entry.name} could not be loaded: {type(error).__name__}: {error}")
+            )
+            continue
+        probes += new_probes
+        checks += new_checks
+        matrices += [str(folder) for folder in _as_folders(getattr(module, "MATRICES", ()))]
+    return Parts(probes=tuple(probes), checks=tuple(checks), matrices=tuple(matrices), notices=tuple(notices))
+
+
+def installed(search_path: Sequence[str]) -> tuple[EntryPoint, ...]:
+    """The plugins named in the dist-info folders on the path. Reads their files: `importlib.metadata` would cost more than all checks."""
+    found: dict[str, EntryPoint] = {}
+    for folder in search_path:
+        try:
+            names = sorted(os.listdir(folder or "."))
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                for entry in _entry_points(os.path.join(folder, name, "entry_points.txt")):
+                    found.setdefault(entry.name, entry)
+    return tuple(found.values())
+
+
+def _entry_points(path: str) -> list[EntryPoint]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, UnicodeDecodeError):
+        return []
+    if f"[{GROUP}]" not in text:
+        return []
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        parser.read_string(text)
+    except configparser.Error:
+        return []
+    return [EntryPoint(name, value.strip()) for name, value in parser.items(GROUP)]
+
+
+def _as_folders(matrices: object) -> Iterable[object]:
+    return (matrices,) if isinstance(matrices, (str, os.PathLike)) else tuple(matrices)  # type: ignore[arg-type]

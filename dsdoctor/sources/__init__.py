@@ -1,0 +1,1 @@
+"""The ways to obtain a snapshot: live probes, a recording, pasted text."""

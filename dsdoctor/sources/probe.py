@@ -1,0 +1,57 @@
+"""What a probe is, and the target interpreter it may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dsdoctor.facts import Section
+from dsdoctor.sources.host import Host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The interpreter to examine (the patient), located from outside without running it."""
+
+    path: str
+    """The executable, as the user would call it."""
+    chosen_by: str
+    """--python, VIRTUAL_ENV, CONDA_PREFIX or own."""
+    prefix: str
+    base_prefix: str = ""
+    kind: str = ""
+    """venv, conda, uv or system."""
+    python_version: str = ""
+    """major.minor, where the tree of files tells it."""
+    site_packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What the user asked the probes to look at."""
+
+    target: Target | None
+    gpu_indices: tuple[int, ...] | None = None
+    deadline_s: float = 60.0
+
+
+Collect = Callable[[Host, Scope], Mapping[str, Section[Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One source of facts. It never raises on purpose, never judges, never prints; it runs in a child of its own that can be killed."""
+
+    name: str
+    provides: tuple[str, ...]
+    """Sections it fills; all of them become `unreadable` when it does not finish."""
+    module: str
+    """Module with `collect(host, scope)`; imported in the child, so that it costs nothing elsewhere."""
+    cost: str
+    """instant (reads files), process (starts programs) or gpu (uses GPU time)."""
+    where: str = "here"
+    """here, or target: it runs the target interpreter."""
+    timeout_s: float = 10.0
+    quick: bool = True
+    """Whether `--quick` runs it too."""

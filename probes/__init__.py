@@ -1,0 +1,65 @@
+"""The code that touches a machine: one source of facts per file, listed here in the order of a report."""
+
+from dsdoctor.sources.probe import Probe
+
+PROBES: tuple[Probe, ...] = (
+    Probe(
+        name="host",
+        module="dsdoctor.probes.host",
+        cost="instant",
+        timeout_s=5,
+        provides=(
+            "platform",
+            "libc",
+            "cpu",
+            "memory",
+            "limits",
+            "identity",
+            "container",
+            "wsl",
+            "virtualization",
+            "device_nodes",
+            "environment",
+        ),
+    ),
+    Probe(
+        name="filesystems", module="dsdoctor.probes.filesystems", cost="instant", timeout_s=10, provides=("shared_memory", "directories")
+    ),
+    Probe(
+        name="driver",
+        module="dsdoctor.probes.driver",
+        cost="instant",
+        timeout_s=10,
+        provides=("kernel_driver", "driver_module_file", "secure_boot", "loaded_modules", "driver_libraries"),
+    ),
+    Probe(name="services", module="dsdoctor.probes.services", cost="process", timeout_s=10, provides=("services",)),
+    Probe(name="kernel_log", module="dsdoctor.probes.kernel_log", cost="process", timeout_s=10, provides=("kernel_log",)),
+    Probe(name="nvml", module="dsdoctor.probes.nvml", cost="instant", timeout_s=20, provides=("nvml_start", "nvml_versions", "gpus")),
+    Probe(name="pcie", module="dsdoctor.probes.pcie", cost="instant", timeout_s=10, provides=("pci_devices", "iommu")),
+    Probe(name="toolchain", module="dsdoctor.probes.toolchain", cost="process", timeout_s=15, provides=("cuda_toolkits", "host_compilers")),
+    Probe(
+        name="interpreter",
+        module="dsdoctor.probes.interpreter",
+        cost="process",
+        where="target",
+        timeout_s=30,
+        provides=("interpreter", "packages", "file_conflicts", "torch_build", "python_headers"),
+    ),
+    Probe(
+        name="libraries",
+        module="dsdoctor.probes.libraries",
+        cost="process",
+        where="target",
+        timeout_s=30,
+        provides=("libstdcxx", "cuda_libraries", "loader_hits", "extensions"),
+    ),
+    Probe(
+        name="torch",
+        module="dsdoctor.probes.torch",
+        cost="process",
+        where="target",
+        timeout_s=120,
+        quick=False,
+        provides=("torch_runtime", "mapped_libraries"),
+    ),
+)

@@ -1,0 +1,105 @@
+"""The imports go one way, and the doctor never imports the patient."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PATIENT = {"torch", "vllm", "sglang", "triton", "flash_attn", "numpy", "transformers"}
+LAYERS = {
+    "dsdoctor/facts.py": (),
+    "dsdoctor/errors.py": (),
+    "dsdoctor/plain.py": (),
+    "dsdoctor/findings.py": ("dsdoctor.facts",),
+    "dsdoctor/versions.py": (),
+    "dsdoctor/rows.py": ("dsdoctor.versions",),
+    "dsdoctor/diagnose.py": ("dsdoctor", "dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks._check", "dsdoctor.plain"),
+    "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings"),
+}
+CHECK_MAY = {"dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks", "dsdoctor.rows", "dsdoctor.versions", "dsdoctor.remedies"}
+RENDER_MAY = {
+    "dsdoctor",
+    "dsdoctor.findings",
+    "dsdoctor.facts",
+    "dsdoctor.plain",
+    "dsdoctor.checks._check",
+    "dsdoctor.render",
+    "dsdoctor.plugins",
+}
+IO_MODULES = {"os", "subprocess", "socket", "pathlib", "shutil", "glob", "io", "tempfile", "urllib", "http"}
+
+
+def imports_of(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module)
+    return found
+
+
+def python_files(folder: str) -> list[Path]:
+    return sorted(path for path in (ROOT / folder).rglob("*.py") if "in_target" not in path.parts)
+
+
+@pytest.mark.parametrize("file", LAYERS)
+def test_a_core_file_imports_only_what_is_below_it(file: str) -> None:
+    ours = {name for name in imports_of(ROOT / file) if name.split(".")[0] == "dsdoctor"}
+    assert ours <= set(LAYERS[file])
+
+
+@pytest.mark.parametrize("path", python_files("dsdoctor/checks"), ids=lambda path: str(path.relative_to(ROOT)))
+def test_checks_judge_and_touch_nothing(path: Path) -> None:
+    imported = imports_of(path)
+    assert not {name.split(".")[0] for name in imported} & IO_MODULES
+    ours = {name for name in imported if name.startswith("dsdoctor.")}
+    assert all(any(name == allowed or name.startswith(f"{allowed}.") for allowed in CHECK_MAY | {"dsdoctor.errors"}) for name in ours), ours
+
+
+@pytest.mark.parametrize("path", python_files("dsdoctor/render"), ids=lambda path: path.name)
+def test_renderers_read_a_report_and_nothing_else(path: Path) -> None:
+    ours = {name for name in imports_of(path) if name.split(".")[0] == "dsdoctor"}
+    allowed = RENDER_MAY | (
+        {"dsdoctor.matrix", "dsdoctor.remedies", "dsdoctor.sources.replay", "dsdoctor.sources.probe"}
+        if path.name == "explain.py"
+        else set()
+    )
+    assert all(any(name == item or name.startswith(f"{item}.") for item in allowed) for name in ours), ours - allowed
+
+
+@pytest.mark.parametrize("path", [*python_files("dsdoctor"), *python_files("probes")], ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_doctor_never_imports_the_patient(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports_of(path)} & PATIENT
+
+
+def test_probes_do_not_judge() -> None:
+    for path in python_files("probes"):
+        assert not {name for name in imports_of(path) if name.startswith(("dsdoctor.checks", "dsdoctor.findings", "dsdoctor.matrix"))}, path
+
+
+def test_nothing_in_the_doctor_imports_probes_by_name() -> None:
+    for path in python_files("dsdoctor"):
+        assert not {name for name in imports_of(path) if name.startswith(("dsdoctor.probes", "dsdoctor.matrices"))}, path
+
+
+def test_the_mapped_folders_are_not_shadowed() -> None:
+    assert not (ROOT / "dsdoctor" / "probes").exists()
+    assert not (ROOT / "dsdoctor" / "matrices").exists()
+
+
+def test_the_command_line_starts_light() -> None:
+    heavy = {"rich", "yaml", "pynvml", "elftools", "importlib.metadata", "asyncio", "packaging", "dsdoctor.facts"}
+    code = "import sys, dsdoctor.cli; print(' '.join(sys.modules))"
+    loaded = set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+    ours_only = loaded - set(
+        subprocess.run(
+            [sys.executable, "-c", "import sys, typer; print(' '.join(sys.modules))"], capture_output=True, text=True, check=True
+        ).stdout.split()
+    )
+    assert not ours_only & heavy
