@@ -187,6 +187,8 @@ class Directory:
     total_bytes: int | None = None
     file_system: str = ""
     mount_options: tuple[str, ...] = ()
+    why: str = ""
+    """Why something is unknown or refused: 'the file system gave no answer …' (`exists` says nothing then), '… is not a directory'."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -582,6 +584,8 @@ class Interpreter:
     abi_tag: str = ""
     """cp312, cp314t …"""
     externally_managed: bool = False
+    start_error: str = ""
+    """Why the interpreter did not start or did not answer; the rest then comes from files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -639,6 +643,8 @@ class TorchRuntime:
     cudnn_version: str = ""
     """Version of the library that was loaded at run time."""
     cudnn_error: str = ""
+    operation_error: str = ""
+    """What the first small operations on the GPU said when one failed."""
     nccl_compiled: str = ""
     """torch.cuda.nccl.version(): the headers torch was built with, not the loaded library."""
     nccl_loaded: str = ""
@@ -688,9 +694,11 @@ class MappedLibrary:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingSymbol:
     symbol: str
-    """Demangled where possible."""
+    """As the loader names it in its error."""
     provider: str = ""
     """Library that should provide it: libc10, libtorch_cuda, libcuda, libcudart, libc, libstdc++."""
+    readable: str = ""
+    """The C++ name without arguments, such as c10::cuda::SetDevice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

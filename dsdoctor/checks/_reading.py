@@ -1,0 +1,34 @@
+"""Answers that several checks read out of the same sections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from dsdoctor.facts import DriverLibrary, KernelDriver, NvmlVersions, Section
+from dsdoctor.findings import Evidence
+from dsdoctor.versions import DriverVersion
+
+LIBCUDA = "libcuda.so.1"
+
+
+def driver_version(kernel_driver: Section[KernelDriver], nvml_versions: Section[NvmlVersions]) -> tuple[DriverVersion, Evidence] | None:
+    """The version of the loaded driver and where it was read; None when neither the kernel nor NVML said it."""
+    said = (
+        ("kernel_driver.version", kernel_driver.value.version if kernel_driver.value else ""),
+        ("nvml_versions.driver", nvml_versions.value.driver if nvml_versions.value else ""),
+    )
+    for where, text in said:
+        version = DriverVersion.parse(text)
+        if version is not None:
+            return version, Evidence(where=where, value=text)
+    return None
+
+
+def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:
+    """The copy of libcuda that a process started now would load."""
+    return next((library for library in libraries if library.loaded_first and library.soname == LIBCUDA), None)
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 GPU', '8 GPUs'."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,155 @@
+"""The loaded kernel module and the driver's user-space libraries have different versions.
+
+What it looks at
+    The version of the loaded kernel module, the version of the libcuda and libnvidia-ml that a process started now would load, the module
+    file that the next boot would load, and whether nvmlInit answered 18 (library/driver version mismatch).
+
+Why it matters
+    Module and libraries must be of exactly the same release. After a package upgrade the old module stays loaded until a reboot or reload, and
+    every new process fails: nvidia-smi says "Failed to initialize NVML: Driver/library version mismatch", CUDA answers 803 or 804. Processes that
+    already run go on, which hides the fault until the next start. In a container the libraries were handed in by the host when it was created.
+
+Sources
+    NVML return code 18; NVIDIA Driver Installation Guide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dsdoctor.checks._check import Case, check
+from dsdoctor.facts import Container, DriverLibrary, DriverModuleFile, KernelDriver, NvmlStart, Section
+from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.remedies import Remedies
+from dsdoctor.versions import DriverVersion
+
+MISMATCH = 18
+"""NVML_ERROR_LIB_RM_VERSION_MISMATCH."""
+
+
+def library(version: str, kind: str = "driver", soname: str = "libcuda.so.1") -> DriverLibrary:
+    """A copy of a driver library that would be loaded first."""
+    path = f"/usr/lib/x86_64-linux-gnu/{soname.removesuffix('.1')}.{version}"
+    return DriverLibrary(soname=soname, path=path, version=version, kind=kind, found_via="ld.so.cache", loaded_first=True)
+
+
+CASES = (
+    Case(
+        title="driver upgraded, not rebooted",
+        sections={
+            "kernel_driver": KernelDriver(version="570.133.20"),
+            "driver_libraries": (library("580.95.05"), library("580.95.05", soname="libnvidia-ml.so.1")),
+            "driver_module_file": DriverModuleFile(path="/lib/modules/6.8.0/updates/dkms/nvidia.ko", version="580.95.05"),
+            "nvml_start": NvmlStart(library="libnvidia-ml.so.1", error_code=18, error_text="Driver/library version mismatch"),
+        },
+        status=Status.FAIL,
+        says="reboot",
+    ),
+    Case(
+        title="NVML says mismatch, no version is known",
+        sections={"nvml_start": NvmlStart(library="libnvidia-ml.so.1", error_code=18, error_text="Driver/library version mismatch")},
+        status=Status.FAIL,
+        says="kernel module",
+    ),
+    Case(
+        title="a container that was started before the host's upgrade",
+        sections={
+            "kernel_driver": KernelDriver(version="580.95.05"),
+            "driver_libraries": (library("570.133.20"),),
+            "container": Container(runtime="docker"),
+        },
+        status=Status.FAIL,
+        says="container",
+    ),
+    Case(
+        title="everything of one release",
+        sections={"kernel_driver": KernelDriver(version="580.159.04"), "driver_libraries": (library("580.159.04"),)},
+        status=Status.PASS,
+    ),
+    Case(
+        title="a compat libcuda is another matter",
+        sections={"kernel_driver": KernelDriver(version="535.129.03"), "driver_libraries": (library("580.65.06", kind="compat"),)},
+        status=Status.UNKNOWN,
+        says="no driver library",
+    ),
+    Case(
+        title="only the module is known",
+        sections={"kernel_driver": KernelDriver(version="580.159.04")},
+        status=Status.UNKNOWN,
+        says="libraries",
+    ),
+)
+
+
+@check(
+    "driver.library-mismatch",
+    Severity.ERROR,
+    explains=("torch.cuda-unavailable", "smoke.*", "gpu.lost", "container.no-gpu-access", "driver.absent"),
+    settle="cat /proc/driver/nvidia/version; ls -l $(ldconfig -p | awk '/libcuda.so.1/ {print $NF; exit}')*",
+    cases=CASES,
+)
+def library_mismatch(
+    kernel_driver: Section[KernelDriver],
+    driver_libraries: Section[tuple[DriverLibrary, ...]],
+    driver_module_file: Section[DriverModuleFile],
+    nvml_start: Section[NvmlStart],
+    container: Section[Container],
+    remedies: Remedies,
+) -> Iterator[Finding | Doubt]:
+    """Compare the module's version with that of each driver library that loads first."""
+    refused = nvml_start.value is not None and nvml_start.value.error_code == MISMATCH
+    started = nvml_start.value is not None and nvml_start.value.error_code is None
+    module = DriverVersion.parse(kernel_driver.value.version) if kernel_driver.value else None
+    firsts = [copy for copy in driver_libraries.value or () if copy.loaded_first and copy.kind == "driver" and copy.version]
+    different = [copy for copy in firsts if module is not None and DriverVersion.parse(copy.version) not in (None, module)]
+    if not refused and not different:
+        if module is None and not started:
+            yield Doubt(subject="driver", reason="the version of the kernel module is not known")
+        elif module is not None and not firsts and not started:
+            why = (
+                "no driver library is loaded first"
+                if driver_libraries.value is not None
+                else "the versions of the driver libraries are not known"
+            )
+            yield Doubt(subject="driver", reason=why)
+        return
+    evidence = []
+    if kernel_driver.value is not None:
+        evidence.append(Evidence(where="kernel_driver.version", value=kernel_driver.value.version))
+    evidence += [Evidence(where=f"driver_libraries: {copy.soname}", value=f"{copy.version} ({copy.path})") for copy in different]
+    if refused and nvml_start.value is not None:
+        evidence.append(Evidence(where="nvml_start", value=f"error {MISMATCH}: {nvml_start.value.error_text}"))
+    on_disk = driver_module_file.value.version if driver_module_file.value else None
+    if on_disk:
+        evidence.append(Evidence(where="driver_module_file.version", value=on_disk))
+    versions = (
+        f": the kernel module is {kernel_driver.value.version}, {different[0].soname} is {different[0].version}"
+        if different and kernel_driver.value
+        else ""
+    )
+    yield Finding(
+        subject="NVIDIA driver",
+        summary=f"The NVIDIA kernel module and the driver libraries (NVML, libcuda) are of different versions (driver/library version mismatch){versions}.",
+        cause=_cause(on_disk, different, kernel_driver.value, container.value is not None),
+        evidence=tuple(evidence),
+        expected="kernel module and user-space libraries of exactly the same release",
+        remedies=_remedies(remedies, on_disk, different, container.value is not None),
+    )
+
+
+def _cause(on_disk: str | None, different: list[DriverLibrary], kernel: KernelDriver | None, in_container: bool) -> str:
+    if in_container:
+        return "The driver of the host was changed after this container got its libraries, or the image brings libraries of its own."
+    if on_disk and different and on_disk == different[0].version:
+        return "The driver was upgraded on disk while the old kernel module stayed loaded. A reboot (or a reload of the modules) ends it."
+    if on_disk and kernel and on_disk == kernel.version:
+        return "The kernel module is the installed one, the libraries are not: two package sources, or an upgrade that stopped half-way."
+    return "Usually the driver packages were upgraded while the old kernel module stayed loaded; a reboot or a reload of the kernel module ends it."
+
+
+def _remedies(remedies: Remedies, on_disk: str | None, different: list[DriverLibrary], in_container: bool) -> tuple[Remedy, ...]:
+    if in_container:
+        return remedies("container")
+    if on_disk and different and on_disk != different[0].version:
+        return remedies("user-space-wrong")
+    return remedies("upgraded")

@@ -1,0 +1,591 @@
+"""Read what kind of machine this is: system, processor, memory, limits, container, hypervisor, device files and environment."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from dsdoctor.facts import (
+    Container,
+    Cpu,
+    DeviceNode,
+    EnvironmentVariable,
+    Identity,
+    Libc,
+    Limit,
+    Memory,
+    NumaNode,
+    Platform,
+    Section,
+    Virtualization,
+    Wsl,
+    absent,
+    known,
+    unreadable,
+)
+from dsdoctor.sources.host import Host
+from dsdoctor.sources.probe import Scope
+
+from .filesystems import MOUNTINFO, Mount, ask_all, mount_of, read_mounts, readable
+
+
+def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
+    """Fill the sections about the machine itself."""
+    mounts = read_mounts(host)
+    return {
+        "platform": _platform(host),
+        "libc": _libc(host),
+        "cpu": _cpu(host),
+        "memory": _memory(host),
+        "limits": _limits(host),
+        "identity": _identity(host),
+        "container": _container(host, mounts),
+        "wsl": _wsl(host),
+        "virtualization": _virtualization(host),
+        "device_nodes": _device_nodes(host),
+        "environment": _environment(host),
+    }
+
+
+def _read(host: Host, path: str, limit_bytes: int = 1 << 20) -> str:
+    """The text of a file, empty when it cannot be read."""
+    try:
+        return host.read_text(path, limit_bytes)
+    except OSError:
+        return ""
+
+
+def _number(text: str | None) -> int | None:
+    """A whole number, or None."""
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,25}", text) else None
+
+
+# --- operating system and C library -----------------------------------------------------------------------------------
+
+
+def _platform(host: Host) -> Section[Any]:
+    release = parse_os_release(_read(host, "/etc/os-release") or _read(host, "/usr/lib/os-release"))
+    kernel = host.first_line("/proc/sys/kernel/osrelease") or ""
+    if not release and not kernel:
+        return unreadable("neither os-release nor /proc/sys/kernel/osrelease can be read")
+    boot_id = host.first_line("/proc/sys/kernel/random/boot_id")
+    uptime = re.match(r"[0-9]+(\.[0-9]+)?", host.first_line("/proc/uptime") or "")
+    return known(
+        Platform(
+            os_id=release.get("ID", ""),
+            os_id_like=tuple(release.get("ID_LIKE", "").split()),
+            os_version=release.get("VERSION_ID", ""),
+            os_name=release.get("PRETTY_NAME", ""),
+            kernel_release=kernel,
+            architecture=_architecture(host),
+            boot_id=hashlib.sha256(boot_id.encode()).hexdigest()[:12] if boot_id else "",
+            uptime_s=float(uptime[0]) if uptime else None,
+        ),
+        "os-release, /proc",
+    )
+
+
+def parse_os_release(text: str) -> dict[str, str]:
+    """Names and values of an os-release file, shell quotes removed (os-release(5))."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"\s*([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*$", line)
+        if match:
+            name, value = match.groups()
+            if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            found[name] = re.sub(r"\\([\"'$`\\])", r"\1", value)
+    return found
+
+
+LOADERS = {
+    "/lib64/ld-linux-x86-64.so.2": "x86_64",
+    "/lib/ld-linux-aarch64.so.1": "aarch64",
+    "/lib/ld-musl-x86_64.so.1": "x86_64",
+    "/lib/ld-musl-aarch64.so.1": "aarch64",
+}
+
+
+def _architecture(host: Host) -> str:
+    told = host.first_line("/proc/sys/kernel/arch")  # Linux 6.1 and later
+    if told:
+        return told
+    if host.root == "/":
+        return os.uname().machine
+    return next((architecture for loader, architecture in LOADERS.items() if host.exists(loader)), "")
+
+
+LIBC_PATTERNS = ("/lib/*-linux-gnu/libc.so.6", "/lib64/libc.so.6", "/usr/lib64/libc.so.6", "/usr/lib/libc.so.6", "/lib/libc.so.6")
+
+
+def _libc(host: Host) -> Section[Any]:
+    if host.root == "/":
+        match = re.fullmatch(r"glibc ([0-9.]+)", _glibc_of_this_process())
+        if match:
+            return known(Libc(family="glibc", version=match[1]), "confstr")
+    for path in (path for pattern in LIBC_PATTERNS for path in host.glob(pattern)):
+        version = _glibc_version(host, path)
+        if version:
+            return known(Libc(family="glibc", version=version), path)
+    musl = host.glob("/lib/ld-musl-*.so.1")
+    if musl:
+        package = re.search(r"^P:musl\nV:([0-9.]+)", _read(host, "/lib/apk/db/installed", 4 << 20), re.MULTILINE)
+        return known(Libc(family="musl", version=package[1] if package else ""), musl[0])
+    return unreadable("neither libc.so.6 nor the musl loader was found in the usual directories")
+
+
+def _glibc_of_this_process() -> str:
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or ""
+    except (ValueError, OSError, AttributeError):
+        return ""
+
+
+def _glibc_version(host: Host, path: str) -> str:
+    named = re.search(r"libc-([0-9]+\.[0-9.]*[0-9])\.so$", host.real_path(path))
+    if named:
+        return named[1]
+    told = re.search(r"GNU C Library .*?stable release version ([0-9]+\.[0-9]+(?:\.[0-9]+)?)", _read(host, path, 4 << 20))
+    return told[1] if told else ""
+
+
+# --- processor and memory ---------------------------------------------------------------------------------------------
+
+ARM_IMPLEMENTERS = {"0x41": "ARM", "0x43": "Cavium", "0x46": "Fujitsu", "0x48": "HiSilicon", "0x4e": "NVIDIA", "0xc0": "Ampere"}
+ARM_PARTS = {
+    ("0x41", "0xd0c"): "Neoverse-N1",
+    ("0x41", "0xd40"): "Neoverse-V1",
+    ("0x41", "0xd49"): "Neoverse-N2",
+    ("0x41", "0xd4f"): "Neoverse-V2",
+    ("0x41", "0xd84"): "Neoverse-V3",
+    ("0x41", "0xd85"): "Cortex-X925",
+    ("0x41", "0xd87"): "Cortex-A725",
+}
+"""Identification codes of the Arm MIDR register, as in arch/arm64/include/asm/cputype.h of Linux."""
+
+
+def _cpu(host: Host) -> Section[Any]:
+    described = parse_cpuinfo(_read(host, "/proc/cpuinfo", 1 << 16))
+    online = host.first_line("/sys/devices/system/cpu/online") or ""
+    logical = count_cpus(online) or _read(host, "/proc/cpuinfo", 4 << 20).count("processor\t:") or None
+    if not described and logical is None:
+        return unreadable("neither /proc/cpuinfo nor /sys/devices/system/cpu can be read")
+    implementer, part = described.get("CPU implementer", ""), described.get("CPU part", "")
+    packages = {_number(host.first_line(path)) for path in host.glob("/sys/devices/system/cpu/cpu[0-9]*/topology/physical_package_id")}
+    return known(
+        Cpu(
+            model=described.get("model name") or ARM_PARTS.get((implementer, part), part),
+            vendor=described.get("vendor_id") or ARM_IMPLEMENTERS.get(implementer, implementer),
+            logical_cpus=logical,
+            usable_cpus=_usable_cpus(host),
+            sockets=sum(1 for package in packages if package is not None and package >= 0) or None,
+            numa_nodes=tuple(_numa_nodes(host)),
+        ),
+        "/proc/cpuinfo, /sys/devices/system",
+    )
+
+
+def parse_cpuinfo(text: str) -> dict[str, str]:
+    """Names and values of the first processor in a text of /proc/cpuinfo."""
+    pairs = (line.partition(":") for line in text.partition("\n\n")[0].splitlines())
+    return {name.strip(): value.strip() for name, colon, value in pairs if colon and name.strip()}
+
+
+def count_cpus(cpu_list: str) -> int:
+    """How many processors a kernel list such as 0-47,96-143 names; 0 when it is not such a list."""
+    count = 0
+    for part in cpu_list.strip().split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", part)
+        if not match:
+            return 0
+        first, last = int(match[1]), int(match[2] or match[1])
+        count += max(0, last - first + 1)
+    return count
+
+
+def _usable_cpus(host: Host) -> int | None:
+    affinity = count_cpus(_status(host).get("Cpus_allowed_list", ""))
+    quotas = [math.ceil(quota) for quota in _cpu_quotas(host)]
+    return min([count for count in (affinity, *quotas) if count > 0], default=None)
+
+
+def _cpu_quotas(host: Host) -> Iterator[float]:
+    for folder in cgroup_folders(host, ""):
+        quota = parse_cpu_max(_read(host, f"{folder}/cpu.max"))
+        if quota:
+            yield quota
+    for folder in cgroup_folders(host, "cpu"):
+        quota = parse_cpu_max(f"{_read(host, f'{folder}/cpu.cfs_quota_us')} {_read(host, f'{folder}/cpu.cfs_period_us')}")
+        if quota:
+            yield quota
+
+
+def parse_cpu_max(text: str) -> float | None:
+    """Processors that a `quota period` pair of a cgroup leaves; None for no limit (max, -1) or another text."""
+    words = text.split()
+    if len(words) != 2:
+        return None
+    quota, period = (_number(word) for word in words)
+    return quota / period if quota and period and quota > 0 and period > 0 else None
+
+
+def _numa_nodes(host: Host) -> Iterator[NumaNode]:
+    folders = ((_number(path.rpartition("node")[2]), path) for path in host.glob("/sys/devices/system/node/node[0-9]*"))
+    for index, folder in sorted((index, folder) for index, folder in folders if index is not None):
+        total = re.search(r"MemTotal:\s+([0-9]{1,15}) kB", _read(host, f"{folder}/meminfo"))
+        cpus = host.first_line(f"{folder}/cpulist") or ""
+        yield NumaNode(index=index, cpus=cpus, memory_bytes=int(total[1]) * 1024 if total else None)
+
+
+def _memory(host: Host) -> Section[Any]:
+    sizes = parse_meminfo(_read(host, "/proc/meminfo"))
+    if "MemTotal" not in sizes:
+        return unreadable("/proc/meminfo cannot be read or has no MemTotal")
+    return known(
+        Memory(
+            total_bytes=sizes["MemTotal"],
+            available_bytes=sizes.get("MemAvailable"),
+            swap_bytes=sizes.get("SwapTotal"),
+            cgroup_limit_bytes=_cgroup_memory_limit(host),
+        ),
+        "/proc/meminfo, /sys/fs/cgroup",
+    )
+
+
+def parse_meminfo(text: str) -> dict[str, int]:
+    """Sizes in bytes from a text of /proc/meminfo."""
+    return {name: int(size) * 1024 for name, size in re.findall(r"^(\w+):\s+([0-9]{1,15}) kB\s*$", text, re.MULTILINE)}
+
+
+CGROUP_NO_LIMIT_BYTES = 1 << 60
+"""cgroup v1 writes the largest multiple of the page size for 'no limit'."""
+
+
+def _cgroup_memory_limit(host: Host) -> int | None:
+    """The smallest memory limit of the cgroups that hold this process."""
+    files = [f"{folder}/memory.max" for folder in cgroup_folders(host, "")]
+    files += [f"{folder}/memory.limit_in_bytes" for folder in cgroup_folders(host, "memory")]
+    limits = (_number(host.first_line(path)) for path in files)
+    return min((limit for limit in limits if limit is not None and 0 <= limit < CGROUP_NO_LIMIT_BYTES), default=None)
+
+
+def parse_cgroups(text: str) -> dict[str, str]:
+    """Path by controller from a text of /proc/self/cgroup; the unified hierarchy (v2) has the empty name."""
+    found = {}
+    for line in text.splitlines():
+        fields = line.split(":", 2)
+        if len(fields) == 3 and fields[0].isdecimal() and fields[2].startswith("/"):
+            found.update(dict.fromkeys(fields[1].split(","), fields[2]))
+    return found
+
+
+def cgroup_folders(host: Host, controller: str) -> list[str]:
+    """Folders of the cgroup of this process and of those above it, for one v1 controller or, with the empty name, for v2.
+
+    In a container the path may be the one seen by the host; the topmost folder is then the container's own.
+    """
+    path = parse_cgroups(_read(host, "/proc/self/cgroup")).get(controller, "/")
+    parts = [] if ".." in path else [part for part in path.split("/") if part][:64]
+    tops = [f"/sys/fs/cgroup/{controller}"] if controller else ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"]
+    return ["/".join([top, *parts[:depth]]) for top in tops for depth in range(len(parts), -1, -1)]
+
+
+# --- limits and identity ----------------------------------------------------------------------------------------------
+
+LIMIT_NAMES = {
+    "Max locked memory": "memlock",
+    "Max open files": "nofile",
+    "Max stack size": "stack",
+    "Max processes": "nproc",
+    "Max core file size": "core",
+    "Max address space": "as",
+}
+
+
+def _limits(host: Host) -> Section[Any]:
+    limits = parse_limits(_read(host, "/proc/self/limits"))
+    return known(limits, "/proc/self/limits") if limits else unreadable("/proc/self/limits cannot be read or has another form")
+
+
+def parse_limits(text: str) -> dict[str, Limit]:
+    """Limits by short name from a text of /proc/PID/limits; bytes or counts."""
+    found = {}
+    for line in text.splitlines():
+        match = re.match(r"(Max [a-z ]+?)\s{2,}(unlimited|[0-9]{1,20})\s+(unlimited|[0-9]{1,20})(\s|$)", line)
+        if match and match[1] in LIMIT_NAMES:
+            found[LIMIT_NAMES[match[1]]] = Limit(soft=_number(match[2]), hard=_number(match[3]))
+    return found
+
+
+def _status(host: Host) -> dict[str, str]:
+    pairs = (line.partition(":") for line in _read(host, "/proc/self/status").splitlines())
+    return {name: value.strip() for name, colon, value in pairs if colon}
+
+
+def _identity(host: Host) -> Section[Any]:
+    status = _status(host)
+    uids = status.get("Uid", "").split()
+    uid = _number(uids[1]) if len(uids) == 4 else None
+    if uid is None:
+        return unreadable("/proc/self/status cannot be read or has no Uid")
+    capabilities = status.get("CapEff", "")
+    mask = int(capabilities, 16) if re.fullmatch(r"[0-9a-fA-F]{1,32}", capabilities) else None
+    return known(Identity(uid=uid, effective_capabilities=mask), "/proc/self/status")
+
+
+# --- container, WSL, hypervisor ---------------------------------------------------------------------------------------
+
+RUNTIME_BY_PATTERN = (
+    (r"/docker[-/][0-9a-f]{12}|/var/lib/docker/", "docker"),
+    (r"cri-containerd|/containerd[-/]|io\.containerd\.", "containerd"),
+    (r"libpod|/containers/storage/", "podman"),
+    (r"enroot|pyxis", "enroot"),
+    (r"/lxc[./]|lxc\.payload", "lxc"),
+    (r"machine\.slice/machine-", "systemd-nspawn"),
+)
+"""What cgroup paths and the layers of the root mount are called by each runtime."""
+RUNTIME_BY_MANAGER = {
+    "docker": "docker",
+    "podman": "podman",
+    "lxc": "lxc",
+    "lxc-libvirt": "lxc",
+    "systemd-nspawn": "systemd-nspawn",
+    "apptainer": "apptainer",
+    "singularity": "apptainer",
+    "oci": "unknown",
+}
+"""Values of the variable `container`, which systemd defines for container managers."""
+INIT_NAMES = frozenset({"systemd", "init", "openrc-init", "runit"})
+
+
+def _container(host: Host, mounts: tuple[Mount, ...]) -> Section[Any]:
+    kubernetes = _kubernetes_evidence(host, mounts)
+    runtime, evidence = _runtime_evidence(host, mounts)
+    if runtime or kubernetes:
+        told = "; ".join(text for text in (evidence, kubernetes) if text)
+        return known(Container(runtime=runtime or "unknown", kubernetes=bool(kubernetes), evidence=told), told)
+    if not mounts and not _read(host, "/proc/self/cgroup"):
+        return unreadable("/proc cannot be read, so a container cannot be told from a plain host")
+    return absent("no marker file, variable, cgroup or root mount of a container", f"/proc/self/cgroup, {MOUNTINFO}")
+
+
+def _kubernetes_evidence(host: Host, mounts: Iterable[Mount]) -> str:
+    if host.environment.get("KUBERNETES_SERVICE_HOST"):
+        return "KUBERNETES_SERVICE_HOST is set"
+    if host.exists("/var/run/secrets/kubernetes.io"):
+        return "/var/run/secrets/kubernetes.io"
+    if "/kubepods" in _read(host, "/proc/self/cgroup"):
+        return "kubepods in /proc/self/cgroup"
+    if any("/kubelet/pods/" in mount.root and mount.mount_point in ("/etc/hosts", "/dev/termination-log") for mount in mounts):
+        return f"kubelet mounts in {MOUNTINFO}"
+    return ""
+
+
+def _runtime_evidence(host: Host, mounts: tuple[Mount, ...]) -> tuple[str, str]:
+    """Runtime and how it was recognised, strongest evidence first; two empty texts on a plain host."""
+    for name in ("APPTAINER_CONTAINER", "SINGULARITY_CONTAINER"):
+        if host.environment.get(name):
+            return "apptainer", f"{name} is set"
+    if host.environment.get("ENROOT_ROOTFS"):
+        return "enroot", "ENROOT_ROOTFS is set"
+    for manager, where in _container_managers(host):
+        if manager in RUNTIME_BY_MANAGER:
+            return RUNTIME_BY_MANAGER[manager], where
+    if host.exists("/run/.containerenv"):
+        engine = re.search(r'^engine="?podman', _read(host, "/run/.containerenv"), re.MULTILINE)
+        return "podman" if engine else "unknown", "/run/.containerenv"
+    if host.exists("/.singularity.d"):
+        return "apptainer", "/.singularity.d"
+    root = mount_of("/", mounts)
+    layers = " ".join([root.root, root.source, *root.options]) if root else ""
+    for text, where in ((_cgroup_texts(host), "/proc/self/cgroup"), (layers, f"root mount in {MOUNTINFO}")):
+        for pattern, runtime in RUNTIME_BY_PATTERN:
+            if re.search(pattern, text):
+                return runtime, where
+    if host.exists("/.dockerenv"):
+        return "docker", "/.dockerenv"
+    first_process = host.first_line("/proc/1/comm")
+    if root and root.file_system == "overlay" and first_process and first_process not in INIT_NAMES:
+        return "unknown", f"weak: the root is an overlay and process 1 is {first_process}"
+    return "", ""
+
+
+def _container_managers(host: Host) -> Iterator[tuple[str, str]]:
+    """What container managers write about themselves: variable `container` here and of process 1, and systemd's note."""
+    yield host.environment.get("container", ""), "variable container"
+    first_environment = _read(host, "/proc/1/environ").split("\0")
+    yield next((item.partition("=")[2] for item in first_environment if item.startswith("container=")), ""), "/proc/1/environ"
+    yield host.first_line("/run/systemd/container") or "", "/run/systemd/container"
+
+
+def _cgroup_texts(host: Host) -> str:
+    return _read(host, "/proc/self/cgroup") + _read(host, "/proc/1/cgroup")
+
+
+WSL_LIBRARIES = "/usr/lib/wsl/lib"
+
+
+def _wsl(host: Host) -> Section[Any]:
+    release = host.first_line("/proc/sys/kernel/osrelease")
+    libraries = WSL_LIBRARIES if host.is_directory(WSL_LIBRARIES) else ""
+    if release and "microsoft" in release.lower():
+        # WSL 1 calls itself 4.4.0-19041-Microsoft, WSL 2 …-microsoft-standard or …-microsoft-standard-WSL2.
+        version = 1 if release.endswith("-Microsoft") else 2
+        return known(Wsl(version=version, kernel_release=release, libcuda_directory=libraries), "/proc/sys/kernel/osrelease")
+    if libraries and host.exists("/dev/dxg"):
+        return known(Wsl(version=2, kernel_release=release or "", libcuda_directory=libraries), f"{WSL_LIBRARIES}, /dev/dxg")
+    if not release:
+        return unreadable("/proc/sys/kernel/osrelease cannot be read")
+    return absent("the kernel is not one of WSL", "/proc/sys/kernel/osrelease")
+
+
+HYPERVISOR_BY_VENDOR = (
+    (r"vmware", "vmware"),
+    (r"xen", "xen"),
+    (r"amazon ec2", "nitro"),
+    (r"microsoft corporation.*virtual machine", "hyperv"),
+    (
+        r"qemu|kvm|google|openstack|nova|red ?hat|ovirt|alibaba|tencent|digitalocean|nutanix|linode|hetzner|scaleway|vultr|cloud hypervisor",
+        "kvm",
+    ),
+    (r"innotek|virtualbox|parallels|bhyve", "unknown"),
+)
+"""System vendor and product name in the DMI tables, in lower case."""
+HYPERVISOR_BY_CLOCK = {"kvm-clock": "kvm", "hyperv_clocksource_tsc_page": "hyperv", "hyperv_clocksource_msr": "hyperv", "xen": "xen"}
+CLOCK_SOURCES = "/sys/devices/system/clocksource/clocksource0/available_clocksource"
+
+
+def _virtualization(host: Host) -> Section[Any]:
+    kernel = f"{host.first_line('/proc/sys/kernel/osrelease') or ''} {host.first_line('/proc/version') or ''}"
+    cpu = parse_cpuinfo(_read(host, "/proc/cpuinfo", 1 << 16))
+    flagged = "hypervisor" in cpu["flags"].split() if "flags" in cpu else None
+    vendor = " ".join(host.first_line(f"/sys/class/dmi/id/{name}") or "" for name in ("sys_vendor", "product_name")).strip()
+
+    def under(hypervisor: str, evidence: str) -> Section[Any]:
+        return known(Virtualization(hypervisor=hypervisor, evidence=evidence), evidence)
+
+    # gVisor imitates Linux 4.4.0 with one constant build date.
+    if "gvisor" in kernel.lower() or "Jan 10 15:06:54 PST 2016" in kernel:
+        return under("gvisor", f"/proc/version: {host.first_line('/proc/version') or kernel.strip()}")
+    if "microsoft" in (host.first_line("/proc/sys/kernel/osrelease") or "").lower():
+        return under("hyperv", "kernel of WSL")
+    if vendor and re.search(r"amazon ec2.*\bmetal", vendor.lower()):
+        return absent(f"bare metal: DMI says {vendor}", "/sys/class/dmi/id")
+    if vendor and flagged is not False:
+        for pattern, hypervisor in HYPERVISOR_BY_VENDOR:
+            if re.search(pattern, vendor.lower()):
+                return under(hypervisor, f"DMI says {vendor}")
+    hypervisor_type = host.first_line("/sys/hypervisor/type")
+    if hypervisor_type:
+        return under("xen" if hypervisor_type == "xen" else "unknown", f"/sys/hypervisor/type: {hypervisor_type}")
+    # Firecracker has no DMI tables; its guest kernels carry its initials. Fedora's fc39 is something else.
+    if not vendor and flagged is not False and re.search(r"firecracker|[-.]fc(?![0-9a-z])", kernel.lower()):
+        return under("firecracker", f"no DMI tables, kernel {kernel.split()[0]}")
+    clock = next((name for name in (host.first_line(CLOCK_SOURCES) or "").split() if name in HYPERVISOR_BY_CLOCK), "")
+    if clock:
+        return under(HYPERVISOR_BY_CLOCK[clock], f"clock source {clock}")
+    if flagged:
+        return under("unknown", "processor flag hypervisor" + (f", DMI says {vendor}" if vendor else ""))
+    if flagged is False:
+        return absent("the processor has no hypervisor flag", "/proc/cpuinfo")
+    if vendor:
+        return absent(f"bare metal: DMI says {vendor}", "/sys/class/dmi/id")
+    return unreadable("neither processor flags nor DMI tables can be read")
+
+
+# --- device files -----------------------------------------------------------------------------------------------------
+
+DEVICE_PATTERNS = (
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia[0-9]*",
+    "/dev/nvidia-caps/*",
+    "/dev/nvidia-caps-imex-channels/*",
+    "/dev/nvidia-nvswitch*",
+    "/dev/infiniband/*",
+    "/dev/gdrdrv",
+    "/dev/dxg",
+)
+OPEN_WAIT_S = 2.0
+
+
+def _device_nodes(host: Host) -> Section[Any]:
+    if not host.is_directory("/dev"):
+        return unreadable("/dev cannot be read")
+    paths = list(dict.fromkeys(path for pattern in DEVICE_PATTERNS for path in host.glob(pattern)))
+    if not paths:
+        return absent("no device file of NVIDIA, InfiniBand or WSL under /dev", "/dev")
+    # The first open of a GPU without persistence may take seconds, and one of a GPU that fell off the bus may never end.
+    answers = ask_all([_open_question(host, path) for path in paths], OPEN_WAIT_S)
+    late = f"opening gave no answer within {OPEN_WAIT_S:.0f} s"
+    return known(tuple(answer or DeviceNode(path=path, openable=None, why=late) for path, answer in zip(paths, answers)), "open")
+
+
+def _open_question(host: Host, path: str) -> Callable[[], DeviceNode]:
+    return lambda: examine_device(host, path)
+
+
+def examine_device(host: Host, path: str) -> DeviceNode:
+    """Mode of a device file and whether it opens. May block in the driver."""
+    try:
+        mode = stat.filemode(host.status(path).st_mode)
+    except OSError as error:
+        return DeviceNode(path=path, openable=False, why=error.strerror or str(error))
+    refusal = host.open_error(path)
+    return DeviceNode(path=path, openable=refusal is None, mode=mode, why=(refusal.strerror or str(refusal)) if refusal else "")
+
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+PREFIXES = (
+    "CUDA_", "NCCL_", "NVIDIA_", "NV_CUDA", "NV_CUDNN", "NV_LIBNCCL", "NVSHMEM_", "NVCC_", "CUBLAS_", "CUBLASLT_", "CUDNN_",
+    "TRITON_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_",
+    "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "FLASH_ATTENTION_", "FLASH_MLA_",
+    "DEEP_", "DEEPEP_", "DEEPGEMM_", "DG_", "DJ_", "EP_", "GIN_", "MC_", "GDRCOPY_",
+    "UCX_", "FI_", "OMPI_", "IBV_", "MLX5_", "GLOO_", "TP_", "RAY_",
+)  # fmt: skip
+NAMES = frozenset(
+    {
+        "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
+        "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_OVERRIDE_CUDA",
+        "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAHOSTCXX", "CUDAARCHS", "MAX_JOBS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+        "HOME", "TMPDIR", "XDG_CACHE_HOME",
+        "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_DISABLE_XET",
+        "HF_XET_HIGH_PERFORMANCE", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE",
+        "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
+        "SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND",
+        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES",
+        "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTFS", "GPU_DEVICE_ORDINAL",
+    }
+)  # fmt: skip
+SECRET_WORDS = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
+SECRET_IN_VALUE = re.compile(r"[\"'][^\"']*(token|key|secret|passw|credential|auth|cookie)[^\"']*[\"']\s*:|\bBearer ", re.IGNORECASE)
+"""Structured values, such as Ray's job configuration, carry whole environments."""
+LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
+VALUE_LIMIT = 4096
+
+
+def _environment(host: Host) -> Section[Any]:
+    found = tuple(
+        EnvironmentVariable(name=name, value=told_value(value))
+        for name, value in sorted(host.environment.items())
+        if matters(name) and not SECRET_IN_VALUE.search(value)
+    )
+    return known(found, "environment of the doctor")
+
+
+def matters(name: str) -> bool:
+    """Whether a variable bears on the stack and cannot hold a secret by its name."""
+    return (name in NAMES or name.startswith(PREFIXES)) and not SECRET_WORDS.search(name)
+
+
+def told_value(value: str) -> str:
+    """A value as it is reported: logins in addresses left out, undecodable bytes replaced, cut to a page."""
+    return LOGIN_IN_ADDRESS.sub("…@", readable(value))[:VALUE_LIMIT]
