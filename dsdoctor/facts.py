@@ -723,6 +723,32 @@ class Extension:
     """What importing it in a child said, when that was tried."""
 
 
+# --- smoke tests ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeResult:
+    """One GPU test through one implementation on one GPU (or pair, or all of them), as its child reported it."""
+
+    test: str
+    """fp8-gemm, fp8-block, fa3, attention, triton, bf16-rate, fp8-rate, memory-copy, pcie, p2p, collectives …"""
+    path: str = ""
+    """Which implementation ran: torch._scaled_mm, torch.nn.functional.scaled_mm, triton, deepgemm, fa3-fwd, sdpa-cudnn …"""
+    gpu: int | None = None
+    """NVML index; None when the test concerns several GPUs or none."""
+    outcome: str
+    """ran (numbers are there), refused (this path cannot run here), error (it raised), crash (killed by a signal), hang (deadline passed)
+    or skipped (not tried)."""
+    reason: str = ""
+    """Exact text of the refusal or error, signal name, or why it was skipped."""
+    values: Mapping[str, float] = field(default_factory=dict)
+    """rel_error, calc_diff, tflops, gb_per_s, first_call_s, sm_clock_mhz, power_w …; units are in the names."""
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """Texts that belong to the numbers: shape, dtype, clock_event_reasons, backend, versions."""
+    stderr_tail: str = ""
+    elapsed_s: float = 0.0
+
+
 # --- the snapshot -----------------------------------------------------------------------------------------------------
 
 
@@ -769,6 +795,7 @@ class Sections:
     loader_hits: Section[tuple[LoaderHit, ...]] = NOT_ASKED
     mapped_libraries: Section[tuple[MappedLibrary, ...]] = NOT_ASKED
     extensions: Section[tuple[Extension, ...]] = NOT_ASKED
+    smoke: Section[tuple[SmokeResult, ...]] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,10 @@ class Scope:
     target: Target | None
     gpu_indices: tuple[int, ...] | None = None
     deadline_s: float = 60.0
+    smoke_tests: tuple[str, ...] = ()
+    """Names of the GPU tests to run; empty means the default set."""
+    smoke_level: str = "default"
+    """default or full."""
 
 
 Collect = Callable[[Host, Scope], Mapping[str, Section[Any]]]
