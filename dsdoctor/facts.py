@@ -355,6 +355,8 @@ class NvmlVersions:
     nvml: str = ""
     cuda_driver: str = ""
     """Highest CUDA version of the libcuda that NVML found: 13.0."""
+    gpu_count: int | None = None
+    """How many GPUs NVML counts, also when only some of them were asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,211 @@
+"""Import torch, use it a little, and say what happened, one JSON line a step. Standard library only, Python 3.6 and newer.
+
+Every line is {"stage": ...} before a step or {"facts": {...}} after it, so that a crash or a hang leaves what was learnt before.
+"""
+
+import ctypes
+import json
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+
+RESULT = int(os.environ.pop("DSDOCTOR_RESULT_FD"))
+
+
+def say(**line):
+    """Write one line of the answer."""
+    data = json.dumps(line).encode() + b"\n"
+    while data:
+        data = data[os.write(RESULT, data) :]
+
+
+def stage(name):
+    """Name what comes next."""
+    say(stage=name)
+
+
+def facts(**found):
+    """Add facts."""
+    say(facts=found)
+
+
+def text_of(error):
+    """One line for an exception: its type is left out where the message says enough."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def last_line(error):
+    """The last line of a traceback."""
+    return traceback.format_exception_only(type(error), error)[-1].strip()
+
+
+def attempt(step, field):
+    """Run a step; what it raises becomes the fact `field`."""
+    try:
+        step()
+    except Exception as error:
+        if field:
+            facts(**{field: text_of(error)})
+
+
+def main():
+    """All steps, the riskier ones last."""
+    stage("importing torch")
+    started = time.time()
+    try:
+        import torch
+    except BaseException as error:
+        missing = isinstance(error, ImportError) and getattr(error, "name", None) == "torch"
+        facts(imported=False, import_error=last_line(error), not_installed=missing)
+        mapped()
+        return
+    facts(imported=True, import_s=round(time.time() - started, 3))
+    stage("reading how torch was built")
+    attempt(lambda: facts(arch_list=list(torch._C._cuda_getArchFlags().split())), None)
+    attempt(lambda: facts(nccl_compiled=dotted(torch.cuda.nccl.version())), None)
+    built_for_cuda = getattr(getattr(torch, "version", None), "cuda", None) is not None
+    stage("asking whether CUDA is available")
+    attempt(lambda: ask_available(torch), "cuda_error")
+    if built_for_cuda:
+        stage("initialising CUDA")
+        attempt(lambda: torch.cuda.init(), "cuda_error")
+        stage("counting devices")
+        attempt(lambda: facts(device_count=torch.cuda.device_count()), None)
+    stage("loading cuDNN")
+    attempt(lambda: facts(cudnn_version=dotted(torch.backends.cudnn.version())), "cudnn_error")
+    stage("reading the mapped libraries")
+    mapped()
+    if built_for_cuda and is_initialised(torch):
+        stage("reading device properties")
+        attempt(lambda: facts(device_capabilities=capabilities(torch)), None)
+        stage("running a first operation on the GPU")
+        attempt(lambda: operate(torch), "operation_error")
+        stage("reading the mapped libraries")
+        mapped()
+    stage("asking the mapped libraries for their versions")
+    ask_versions()
+
+
+def ask_available(torch):
+    """torch.cuda.is_available() with the warnings it gives."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        available = bool(torch.cuda.is_available())
+    facts(cuda_available=available, cuda_warnings=[text_of(item.message) for item in caught])
+
+
+def is_initialised(torch):
+    """Whether CUDA was initialised, so that an operation can be tried."""
+    try:
+        return bool(torch.cuda.is_initialized())
+    except Exception:
+        return False
+
+
+def capabilities(torch):
+    """Compute capability of each visible device."""
+    return ["%d.%d" % tuple(torch.cuda.get_device_capability(index)) for index in range(torch.cuda.device_count())]
+
+
+def operate(torch):
+    """A small matrix product and a small convolution: they load cuBLAS and the sub-libraries of cuDNN."""
+    square = torch.ones(64, 64, device="cuda")
+    total = float((square @ square).sum())
+    if total != 64.0**3:
+        raise ValueError("a product of 64x64 ones summed to %r" % total)
+    image = torch.ones(1, 1, 8, 8, device="cuda")
+    float(torch.nn.functional.conv2d(image, image[:, :, :3, :3]).sum())
+
+
+def dotted(version):
+    """9.14.0 from (9, 14, 0), 91400 or 8902; 2.28.9 from (2, 28, 9); nothing from None."""
+    if version is None:
+        return ""
+    if isinstance(version, (tuple, list)):
+        return ".".join(str(part) for part in version[:3])
+    number = int(version)
+    major_unit = 10000 if number >= 90000 else 1000
+    return "%d.%d.%d" % (number // major_unit, number % major_unit // 100, number % 100)
+
+
+def mapped_paths():
+    """Shared objects of this process, in the order of their addresses."""
+    with open("/proc/self/maps", "rb") as file:
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    fields = [line.split(None, 5) for line in lines]
+    paths = [field[5] for field in fields if len(field) == 6 and ".so" in field[5] and field[5].startswith("/")]
+    return list(dict.fromkeys(paths))
+
+
+def mapped():
+    """The shared objects that are mapped now."""
+    attempt(lambda: facts(mapped=mapped_paths()), None)
+
+
+def ask_versions():
+    """Versions in the words of the libraries that are mapped already; nothing is loaded that was not."""
+    answers = {}
+    for path in mapped_paths():
+        name = os.path.basename(path)
+        for pattern, ask in ASKERS:
+            if re.match(pattern, name):
+                try:
+                    answers[path] = ask(ctypes.CDLL(path))
+                except (OSError, AttributeError, ValueError):
+                    pass
+    facts(versions=answers)
+
+
+def through_pointer(function, spell):
+    """An asker for libraries whose function writes one integer, that `spell` writes out."""
+
+    def ask(library):
+        number = ctypes.c_int()
+        if getattr(library, function)(ctypes.byref(number)) != 0:
+            return ""
+        return spell(number.value)
+
+    return ask
+
+
+def nccl(number):
+    """2.28.9 from 22809; 2.8.3 from 2803."""
+    unit = 10000 if number >= 10000 else 1000
+    return "%d.%d.%d" % (number // unit, number % unit // 100, number % 100)
+
+
+def cuda(number):
+    """13.0 from 13000."""
+    return "%d.%d" % (number // 1000, number % 1000 // 10)
+
+
+def cudnn(library):
+    """cudnnGetVersion returns the number itself."""
+    library.cudnnGetVersion.restype = ctypes.c_size_t
+    return dotted(library.cudnnGetVersion())
+
+
+def nvrtc(library):
+    """nvrtcVersion writes major and minor."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    return "" if library.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) else "%d.%d" % (major.value, minor.value)
+
+
+ASKERS = (
+    (r"libcuda\.so", through_pointer("cuDriverGetVersion", cuda)),
+    (r"libcudart[-.\w]*\.so", through_pointer("cudaRuntimeGetVersion", cuda)),
+    (r"libnccl\.so", through_pointer("ncclGetVersion", nccl)),
+    # libcudnn.so.9 passes the question on, so that its answer is that of another file.
+    (r"libcudnn_graph\.so|libcudnn\.so\.8", cudnn),
+    (r"libnvrtc\.so", nvrtc),
+)
+
+if __name__ == "__main__":
+    main()
+    stage("done")
+    # Leaving without the interpreter's farewell: a crash in some library's destructor is not an answer to any question asked here.
+    sys.stdout.flush()
+    os._exit(0)
