@@ -1,0 +1,1 @@
+"""What a container lets through: device files, driver libraries, device rules."""

@@ -1,0 +1,1 @@
+"""Compilers, headers and CUDA toolkits for what is compiled on this node."""

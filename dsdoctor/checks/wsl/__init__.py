@@ -1,0 +1,1 @@
+"""What is special about Linux under Windows (WSL)."""
