@@ -1,0 +1,430 @@
+"""The command line: arguments → source → diagnose → render → exit code. No logic of its own; everything is imported where it is used."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from dsdoctor.checks._check import Check
+    from dsdoctor.facts import Snapshot
+    from dsdoctor.findings import Report, Severity
+    from dsdoctor.plugins import Parts
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="dsdoctor",
+    help="Can this node run this stack, and if not, what exactly do I do?",
+    epilog="Exit codes: 0 nothing at or above --fail-on, 1 findings, 2 usage error or unreadable input, 3 the doctor itself failed.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Format(str, enum.Enum):
+    """How a report is written to standard output."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+
+
+class FailOn(str, enum.Enum):
+    """The mildest severity that makes the exit code 1."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    NEVER = "never"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="What to print: terminal or json.")]
+OutputOption = Annotated[
+    list[str], typer.Option("--output", "-o", metavar="FILE", help="Also write the report there; .json or .txt by suffix. Repeatable.")
+]
+OnlyOption = Annotated[list[str], typer.Option("--only", metavar="ID", help="Run only this check or area. Repeatable, or a comma list.")]
+IgnoreOption = Annotated[
+    list[str], typer.Option("--ignore", metavar="ID", help="Leave out this check or area. Repeatable, or a comma list.")
+]
+WaiversOption = Annotated[str, typer.Option("--waivers", metavar="FILE", help="YAML file of accepted findings, with reason and expiry.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 from this severity on: error, warning, info or never.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Unknown outcomes count as findings.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, sources and timings.")]
+PythonOption = Annotated[
+    str, typer.Option("--python", metavar="PATH", help="Interpreter or environment to examine. Default: the active one, else this one.")
+]
+GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at these GPUs only (NVML indices).")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
+SourceArgument = Annotated[str, typer.Argument(metavar="FILE", help="A recording, a report, or example:NAME.")]
+
+
+@app.command()
+def check(
+    python: PythonOption = "",
+    gpu: GpuOption = "",
+    quick: QuickOption = False,
+    only: OnlyOption = [],  # noqa: B006
+    ignore: IgnoreOption = [],  # noqa: B006
+    waivers: WaiversOption = "",
+    format: FormatOption = Format.TERMINAL,
+    output: OutputOption = [],  # noqa: B006
+    fail_on: FailOnOption = FailOn.ERROR,
+    strict: StrictOption = False,
+    timeout: TimeoutOption = 120.0,
+    verbose: VerboseOption = False,
+) -> None:
+    """Is this node fit for this stack? Probe it, judge it, say what to do."""
+
+    def run() -> int:
+        parts, checks, accepted = _prepare(only, ignore, waivers)
+        snapshot = _examine(parts, python, gpu, quick, timeout)
+        return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
+
+    _finish(run, format)
+
+
+@app.command()
+def record(
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the recording (.json or .json.gz, - = stdout).")
+    ],
+    python: PythonOption = "",
+    quick: QuickOption = False,
+    timeout: TimeoutOption = 120.0,
+    label: Annotated[str, typer.Option("--label", help="What this node is, in your words; kept in the recording.")] = "",
+) -> None:
+    """Save the facts of this node, redacted. Judges nothing."""
+
+    def run() -> int:
+        from dsdoctor import plugins
+        from dsdoctor.sources import replay
+
+        snapshot = _examine(plugins.load(), python, "", quick, timeout, label or "this machine")
+        replay.save(_redacted(snapshot), output)
+        if output != "-":
+            print(f"recorded {output}; look at it anywhere with: dsdoctor replay {output}", file=sys.stderr)
+        return 0
+
+    _finish(run, Format.TERMINAL)
+
+
+@app.command()
+def replay(
+    source: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recordings, reports, or example:NAME.")],
+    only: OnlyOption = [],  # noqa: B006
+    ignore: IgnoreOption = [],  # noqa: B006
+    waivers: WaiversOption = "",
+    format: FormatOption = Format.TERMINAL,
+    output: OutputOption = [],  # noqa: B006
+    fail_on: FailOnOption = FailOn.ERROR,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
+) -> None:
+    """The same judgement on recorded facts, on any machine, with no GPU."""
+
+    def run() -> int:
+        from dsdoctor.errors import UsageError
+        from dsdoctor.sources import replay as replay_source
+
+        if len(source) > 1 and (format is Format.JSON or output):
+            raise UsageError("--format json and --output take one recording at a time: run once for each FILE")
+        parts, checks, accepted = _prepare(only, ignore, waivers)
+        snapshots = [replay_source.load(name) for name in source]
+        return max(_report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose) for snapshot in snapshots)
+
+    _finish(run, format)
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(metavar="A", help="A recording, a report, example:NAME, or 'live' for this node.")],
+    right: Annotated[str, typer.Argument(metavar="B", help="The same.")] = "live",
+    format: FormatOption = Format.TERMINAL,
+    python: PythonOption = "",
+) -> None:
+    """What differs between two recordings, reports or this node: facts and findings. Exit 1 when findings differ."""
+
+    def run() -> int:
+        from dsdoctor import diff as difference
+        from dsdoctor import plugins
+        from dsdoctor.sources import replay as replay_source
+
+        parts = plugins.load()
+
+        def load(name: str) -> Report:
+            snapshot = _redacted(_examine(parts, python, "", True, 60.0)) if name == "live" else replay_source.load(name)
+            return _diagnose(snapshot, parts, parts.checks, ())
+
+        found = difference.diff(load(left), load(right))
+        _print(
+            difference.render_json(found)
+            if format is Format.JSON
+            else difference.render_diff(found, width=_width(), colour=_colour(), unicode=_unicode())
+        )
+        return 1 if found.findings_differ else 0
+
+    _finish(run, format)
+
+
+@app.command()
+def explain(
+    check_id: Annotated[str, typer.Argument(metavar="ID", help="A check id such as driver.too-old-for-cuda.")],
+    format: FormatOption = Format.TERMINAL,
+) -> None:
+    """What a check looks at, why it matters, the remedies, the sources, and printed examples."""
+
+    def run() -> int:
+        from dsdoctor import plugins
+        from dsdoctor.errors import unknown_name
+        from dsdoctor.render import explain as page
+
+        checks = {item.id: item for item in plugins.load().checks}
+        if check_id not in checks:
+            raise unknown_name("check", check_id, checks)
+        chosen = checks[check_id]
+        _print(
+            page.explain_json(chosen)
+            if format is Format.JSON
+            else page.explain(chosen, width=_width(), colour=_colour(), unicode=_unicode())
+        )
+        return 0
+
+    _finish(run, format)
+
+
+class Listing(str, enum.Enum):
+    """What can be listed."""
+
+    CHECKS = "checks"
+    PROBES = "probes"
+    MATRICES = "matrices"
+    EXAMPLES = "examples"
+
+
+@app.command(name="list")
+def list_(
+    what: Annotated[Listing, typer.Argument(metavar="checks|probes|matrices|examples")],
+    format: FormatOption = Format.TERMINAL,
+) -> None:
+    """List checks, probes, matrices or recorded examples."""
+
+    def run() -> int:
+        from dsdoctor import plugins
+        from dsdoctor.render import explain as page
+
+        _print(page.listing(what.value, plugins.load(), as_json=format is Format.JSON, width=_width()))
+        return 0
+
+    _finish(run, format)
+
+
+@app.callback(invoke_without_command=True)
+def _options(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from dsdoctor import __version__
+
+        _print(f"dsdoctor {__version__}")
+        raise typer.Exit
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the command `dsdoctor`; without a command it is `dsdoctor check`."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
+        arguments.insert(0, "check")
+    try:
+        app(args=arguments, prog_name="dsdoctor")
+    except BrokenPipeError:
+        _leave_broken_pipe(0)
+
+
+# --- the steps of a command -------------------------------------------------------------------------------------------
+
+
+def _prepare(only: list[str], ignore: list[str], waivers: str) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
+    from dsdoctor import plugins
+    from dsdoctor import waivers as waiver_files
+    from dsdoctor.checks import select
+
+    parts = plugins.load()
+    checks = select(parts.checks, only=_split(only), ignore=_split(ignore))
+    accepted = waiver_files.load(waivers, known=[item.id for item in parts.checks]) if waivers else ()
+    return parts, checks, accepted
+
+
+def _examine(parts: Parts, python: str, gpu: str, quick: bool, timeout_s: float, label: str = "this machine") -> Snapshot:
+    import dataclasses
+
+    from dsdoctor.errors import UsageError
+    from dsdoctor.render import progress
+    from dsdoctor.sources import live, target
+    from dsdoctor.sources.host import Host
+    from dsdoctor.sources.probe import Scope
+
+    host = Host()
+    scope = Scope(target=target.locate(host, python or None), gpu_indices=_gpu_indices(gpu), deadline_s=timeout_s)
+    chosen = [probe for probe in parts.probes if probe.quick or not quick]
+    left_out = live.skipped((probe for probe in parts.probes if probe not in chosen), "not looked at with --quick")
+    with progress.checklist(sys.stderr) as listener:
+        snapshot = live.examine(host, scope, chosen, label=label, listener=listener)
+    if scope.gpu_indices is not None and snapshot.sections.gpus.value is not None:
+        there = {item.index for item in snapshot.sections.gpus.value}
+        wrong = [index for index in scope.gpu_indices if index not in there]
+        if wrong:
+            raise UsageError(f"there is no GPU {wrong[0]} here")
+    return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
+
+
+def _redacted(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as it may leave this machine; of a live one the names of machine and user are known for certain."""
+    from dsdoctor import redact
+
+    if snapshot.origin.kind != "live":
+        return redact.redact(snapshot)
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        return redact.redact(snapshot, hosts=(os.uname().nodename,), users=(pwd.getpwuid(os.getuid()).pw_name,))
+    return redact.redact(snapshot, hosts=(os.uname().nodename,))
+
+
+def _diagnose(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepted: Sequence[Any]) -> Report:
+    import datetime
+    from pathlib import Path
+
+    from dsdoctor import diagnose
+    from dsdoctor.matrix import Knowledge
+
+    knowledge = Knowledge(overlays=tuple(Path(folder) for folder in parts.matrices))
+    return diagnose.diagnose(snapshot, knowledge, checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices)
+
+
+def _report(
+    snapshot: Snapshot,
+    parts: Parts,
+    checks: Sequence[Check],
+    accepted: Sequence[Any],
+    format: Format,
+    outputs: Sequence[str],
+    fail_on: FailOn,
+    strict: bool,
+    verbose: bool,
+) -> int:
+    """Print the report and write the other forms. What leaves the machine (JSON, files) is redacted; the screen shows the real names."""
+    from dsdoctor import diagnose
+    from dsdoctor.render import json as json_render
+    from dsdoctor.render import terminal
+
+    def shown() -> Report:
+        return _diagnose(snapshot, parts, checks, accepted)
+
+    def shareable() -> Report:
+        return _diagnose(_redacted(snapshot), parts, checks, accepted)
+
+    for path in outputs:
+        _write_file(
+            path, json_render.render(shareable()) if path.endswith(".json") else terminal.render(shareable(), width=100, colour=False)
+        )
+    if format is Format.JSON:
+        report = shareable()
+        _print(json_render.render(report))
+    else:
+        report = shown()
+        _print(terminal.render(report, width=_width(), colour=_colour(), verbose=verbose, unicode=_unicode()))
+    return diagnose.exit_code(report, fail_on=_severity(fail_on), strict=strict)
+
+
+def _finish(run: Callable[[], int], format: Format) -> NoReturn:
+    """Run a command and exit with its code; an error is one sentence, a fault of ours says so, and JSON stays JSON."""
+    from dsdoctor.errors import DsdoctorError
+
+    try:
+        code = run()
+        sys.stdout.flush()
+    except DsdoctorError as error:
+        _fail(f"dsdoctor: {error}", 2, format)
+    except BrokenPipeError:
+        _leave_broken_pipe(0)
+    except KeyboardInterrupt:
+        _fail("dsdoctor: interrupted", 130, format)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        _fail(f"dsdoctor: a fault of dsdoctor itself, not of this node: {type(error).__name__}: {error}", 3, format)
+    raise typer.Exit(code)
+
+
+def _fail(message: str, code: int, format: Format) -> NoReturn:
+    print(message, file=sys.stderr)
+    if format is Format.JSON:
+        from dsdoctor.render import json as json_render
+
+        with contextlib.suppress(OSError):
+            _print(json_render.error_document(message.removeprefix("dsdoctor: "), code))
+            sys.stdout.flush()
+    raise typer.Exit(code)
+
+
+def _leave_broken_pipe(code: int) -> NoReturn:
+    """The reader went away (`| head`): say nothing more, not even at interpreter exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _write_file(path: str, text: str) -> None:
+    from dsdoctor.sources.replay import write_atomically
+
+    write_atomically(path, text)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+
+
+def _split(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def _gpu_indices(text: str) -> tuple[int, ...] | None:
+    from dsdoctor.errors import UsageError
+
+    if not text:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--gpu takes numbers such as 0,2; '{text}' is none") from None
+
+
+def _severity(fail_on: FailOn) -> Severity | None:
+    from dsdoctor.findings import Severity
+
+    return None if fail_on is FailOn.NEVER else Severity(fail_on.value)
+
+
+def _width() -> int:
+    import shutil
+
+    return min(shutil.get_terminal_size((80, 24)).columns, 110)
+
+
+def _colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")

@@ -1,0 +1,1 @@
+"""Recorded nodes that ship with the doctor; `dsdoctor replay example:NAME`."""

@@ -1,0 +1,1 @@
+"""Ways to show a report; each reads a report and nothing else."""
