@@ -6,9 +6,172 @@ import fnmatch
 from collections.abc import Sequence
 
 from dsdoctor.checks._check import Check
+from dsdoctor.checks.attention.fa3_unusable import fa3_unusable
+from dsdoctor.checks.container.cgroup_revoked import cgroup_revoked
+from dsdoctor.checks.container.missing_capability import missing_capability
+from dsdoctor.checks.container.no_gpu_access import no_gpu_access
+from dsdoctor.checks.cuda.library_shadowed import library_shadowed
+from dsdoctor.checks.cudnn.mixed_sublibraries import mixed_sublibraries
+from dsdoctor.checks.cudnn.shadowed import shadowed as cudnn_shadowed
+from dsdoctor.checks.cudnn.version_mismatch import version_mismatch as cudnn_version_mismatch
+from dsdoctor.checks.driver.absent import absent as driver_absent
+from dsdoctor.checks.driver.branch_eol import branch_eol
+from dsdoctor.checks.driver.compat_library_shadows import compat_library_shadows
+from dsdoctor.checks.driver.forward_compat_unsupported import forward_compat_unsupported
+from dsdoctor.checks.driver.known_bad import known_bad as driver_known_bad
+from dsdoctor.checks.driver.library_mismatch import library_mismatch
+from dsdoctor.checks.driver.module_options import module_options
+from dsdoctor.checks.driver.module_unsigned import module_unsigned
+from dsdoctor.checks.driver.open_module_required import open_module_required
+from dsdoctor.checks.driver.ptx_too_new import ptx_too_new
+from dsdoctor.checks.driver.stub_library import stub_library
+from dsdoctor.checks.driver.too_old_for_cuda import too_old_for_cuda
+from dsdoctor.checks.driver.too_old_for_gpu import too_old_for_gpu
+from dsdoctor.checks.driver.wrong_module_bound import wrong_module_bound
+from dsdoctor.checks.env.cuda_visible_devices import cuda_visible_devices
+from dsdoctor.checks.env.disables_fast_path import disables_fast_path
+from dsdoctor.checks.env.invalid_value import invalid_value
+from dsdoctor.checks.fabric.imex import imex as fabric_imex
+from dsdoctor.checks.fabric.manager_not_running import manager_not_running
+from dsdoctor.checks.fabric.manager_version_mismatch import manager_version_mismatch
+from dsdoctor.checks.fabric.not_initialized import not_initialized
+from dsdoctor.checks.gpu.ecc_uncorrectable import ecc_uncorrectable
+from dsdoctor.checks.gpu.lost import lost as gpu_lost
+from dsdoctor.checks.gpu.mig_limits import mig_limits
+from dsdoctor.checks.gpu.mixed_products import mixed_products
+from dsdoctor.checks.gpu.no_fp8 import no_fp8
+from dsdoctor.checks.gpu.nvlink_down import nvlink_down
+from dsdoctor.checks.gpu.nvlink_errors import nvlink_errors
+from dsdoctor.checks.gpu.orphan_memory import orphan_memory
+from dsdoctor.checks.gpu.recovery_action import recovery_action
+from dsdoctor.checks.gpu.row_remap import row_remap
+from dsdoctor.checks.gpu.throttled import throttled
+from dsdoctor.checks.gpu.xid import xid as gpu_xid
+from dsdoctor.checks.nccl.duplicate import duplicate as nccl_duplicate
+from dsdoctor.checks.nccl.known_bad import known_bad as nccl_known_bad
+from dsdoctor.checks.nccl.shadowed import shadowed as nccl_shadowed
+from dsdoctor.checks.network.wrong_interface import wrong_interface
+from dsdoctor.checks.package.abi_mismatch import abi_mismatch
+from dsdoctor.checks.package.pin_conflict import pin_conflict
+from dsdoctor.checks.package.torch_companion_mismatch import torch_companion_mismatch
+from dsdoctor.checks.package.triton_torch_mismatch import triton_torch_mismatch
+from dsdoctor.checks.pcie.acs_redirect import acs_redirect
+from dsdoctor.checks.pcie.chipset_attached import chipset_attached
+from dsdoctor.checks.pcie.iommu_translation import iommu_translation
+from dsdoctor.checks.pcie.link_degraded import link_degraded
+from dsdoctor.checks.pcie.replay_rate import replay_rate
+from dsdoctor.checks.rdma.peermem_missing import peermem_missing
+from dsdoctor.checks.system.cache_not_writable import cache_not_writable
+from dsdoctor.checks.system.disk_full import disk_full
+from dsdoctor.checks.system.glibc_too_old import glibc_too_old
+from dsdoctor.checks.system.libstdcxx_too_old import libstdcxx_too_old
+from dsdoctor.checks.system.memlock_limited import memlock_limited
+from dsdoctor.checks.system.open_files_limited import open_files_limited
+from dsdoctor.checks.system.python_unreadable import python_unreadable
+from dsdoctor.checks.system.shm_too_small import shm_too_small
+from dsdoctor.checks.toolchain.cuda_home_mismatch import cuda_home_mismatch
+from dsdoctor.checks.toolchain.host_compiler import host_compiler
+from dsdoctor.checks.toolchain.no_compiler import no_compiler
+from dsdoctor.checks.toolchain.no_nvcc import no_nvcc
+from dsdoctor.checks.toolchain.no_python_headers import no_python_headers
+from dsdoctor.checks.torch.cpu_only_build import cpu_only_build
+from dsdoctor.checks.torch.cuda_unavailable import cuda_unavailable
+from dsdoctor.checks.torch.import_fails import import_fails
+from dsdoctor.checks.torch.lacks_gpu_arch import lacks_gpu_arch
+from dsdoctor.checks.wsl.libcuda_path import libcuda_path
+from dsdoctor.checks.wsl.unsupported import unsupported
 from dsdoctor.errors import unknown_name
 
-CHECKS: tuple[Check, ...] = ()
+CHECKS: tuple[Check, ...] = (
+    # driver
+    driver_absent,
+    library_mismatch,
+    wrong_module_bound,
+    module_unsigned,
+    stub_library,
+    compat_library_shadows,
+    forward_compat_unsupported,
+    too_old_for_cuda,
+    ptx_too_new,
+    too_old_for_gpu,
+    open_module_required,
+    module_options,
+    driver_known_bad,
+    branch_eol,
+    # fabric
+    manager_version_mismatch,
+    manager_not_running,
+    not_initialized,
+    fabric_imex,
+    # gpu
+    gpu_lost,
+    recovery_action,
+    gpu_xid,
+    row_remap,
+    ecc_uncorrectable,
+    nvlink_down,
+    nvlink_errors,
+    throttled,
+    mixed_products,
+    mig_limits,
+    orphan_memory,
+    no_fp8,
+    # pcie
+    link_degraded,
+    acs_redirect,
+    iommu_translation,
+    chipset_attached,
+    replay_rate,
+    # cudnn, nccl, cuda
+    cudnn_shadowed,
+    cudnn_version_mismatch,
+    mixed_sublibraries,
+    nccl_shadowed,
+    nccl_duplicate,
+    nccl_known_bad,
+    library_shadowed,
+    # torch
+    cpu_only_build,
+    lacks_gpu_arch,
+    import_fails,
+    cuda_unavailable,
+    # package
+    torch_companion_mismatch,
+    abi_mismatch,
+    triton_torch_mismatch,
+    pin_conflict,
+    # attention
+    fa3_unusable,
+    # system
+    shm_too_small,
+    memlock_limited,
+    glibc_too_old,
+    libstdcxx_too_old,
+    disk_full,
+    cache_not_writable,
+    python_unreadable,
+    open_files_limited,
+    # container, wsl
+    no_gpu_access,
+    missing_capability,
+    cgroup_revoked,
+    libcuda_path,
+    unsupported,
+    # env
+    cuda_visible_devices,
+    disables_fast_path,
+    invalid_value,
+    # network
+    wrong_interface,
+    # rdma
+    peermem_missing,
+    # toolchain
+    no_compiler,
+    no_python_headers,
+    no_nvcc,
+    cuda_home_mismatch,
+    host_compiler,
+)
 
 
 def select(checks: Sequence[Check], *, only: Sequence[str] = (), ignore: Sequence[str] = ()) -> tuple[Check, ...]:

@@ -1,0 +1,1 @@
+"""The network between nodes, as far as one node can see it."""

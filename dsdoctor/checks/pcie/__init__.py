@@ -1,0 +1,1 @@
+"""The PCI bus around the GPUs: links, bridges and what stands between two devices."""

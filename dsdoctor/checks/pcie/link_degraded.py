@@ -1,0 +1,181 @@
+"""The PCIe link of a GPU is narrower or slower than it could be.
+
+What it looks at
+    Width and generation of the link of each GPU against the most that GPU and slot can do. The width counts at any time. The generation counts only while the GPU
+    works (performance state 0 and in use): an idle GPU lowers it to save power, so one idle reading proves nothing.
+
+Why it matters
+    Loading weights, offloading, and peer traffic of cards without NVLink run at half, a quarter or an eighth of the speed, without an error anywhere. A card that is not quite
+    seated, a riser, a slot that shares its lanes, or a link that trained down once and stays there (Gen2 instead of Gen5, also under load) are the usual causes.
+
+Sources
+    NVML PCIe link getters; nvidia-smi manual (pcie.link.gen); DCGM health rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from dsdoctor.checks._check import Case, check
+from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
+from dsdoctor.checks.pcie._reading import by_address
+from dsdoctor.facts import Gpu, PciDevice, PcieLink, Section, absent
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.remedies import Remedies
+from dsdoctor.rows import HealthLimits
+
+RETRAIN = Remedy(
+    summary="Let the link train again",
+    when="the generation stays low under load, the width is right",
+    inspect=("sudo lspci -vv -s <bdf> | grep -E 'LnkCap|LnkSta|LnkCtl2'",),
+    steps=(
+        "a target speed in LnkCtl2 below the maximum, or the bit that disables autonomous speed changes, keeps the link down: clear both on card and port (setpci)",
+        "then retrain the link from the port above (its LnkCtl, bit 5), or reboot",
+    ),
+    verify=Verify(command="sudo lspci -vv -s <bdf> | grep LnkSta:", prints="the maximum speed, without (downgraded), while the GPU works"),
+    disruption=Disruption.REBOOT,
+    needs_root=True,
+    drain=True,
+    risk="writing to the wrong register or device can hang the machine",
+)
+
+SOURCES = (
+    "nvidia-smi manual (pcie.link) — https://docs.nvidia.com/deploy/nvidia-smi/index.html",
+    "NVIDIA DCGM, health watches — https://github.com/NVIDIA/DCGM",
+)
+
+
+def gpu_with(
+    generation: int | None = 5, width: int | None = 16, busy: int = 0, state: int = 0, max_width: int = 16, index: int = 0
+) -> tuple[Gpu, ...]:
+    """One GPU with this link, and how busy it is."""
+    link = PcieLink(generation=generation, width=width, max_generation=5, max_width=max_width)
+    return (Gpu(index=index, name="NVIDIA H200", pci_address="0000:19:00.0", pcie=link, utilization_percent=busy, performance_state=state),)
+
+
+NARROW_SLOT = (
+    PciDevice(address="0000:19:00.0", kind="gpu", parents=("0000:18:00.0",)),
+    PciDevice(address="0000:18:00.0", kind="bridge", link=PcieLink(width=8, max_width=8, max_generation=5)),
+)
+
+CASES = (
+    Case(
+        title="eight of sixteen lanes", sections={"gpus": gpu_with(width=8)}, status=Status.FAIL, severity=Severity.WARNING, says="8 of 16"
+    ),
+    Case(
+        title="generation 2 of 5 while it works",
+        sections={"gpus": gpu_with(generation=2, busy=100)},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="under load",
+    ),
+    Case(
+        title="a slot with eight lanes",
+        sections={"gpus": gpu_with(width=8), "pci_devices": NARROW_SLOT},
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="slot",
+    ),
+    Case(title="full width, full generation", sections={"gpus": gpu_with()}, status=Status.PASS),
+    Case(title="a card with eight lanes", sections={"gpus": gpu_with(width=8, max_width=8)}, status=Status.PASS),
+    Case(
+        title="idle at generation 1 proves nothing", sections={"gpus": gpu_with(generation=1, state=8)}, status=Status.UNKNOWN, says="idle"
+    ),
+    Case(
+        title="in performance state 0, but hardly in use",
+        sections={"gpus": gpu_with(generation=4, busy=49)},
+        status=Status.UNKNOWN,
+        says="under load",
+    ),
+    Case(title="just busy enough", sections={"gpus": gpu_with(generation=4, busy=50)}, status=Status.FAIL, says="4 of 5"),
+    Case(title="the link was not read", sections={"gpus": (Gpu(index=0),)}, status=Status.UNKNOWN, says="PCIe link"),
+    Case(title="no GPU", sections={"gpus": absent("NVML runs and finds no GPU")}, status=Status.NOT_APPLICABLE),
+)
+
+
+@check(
+    "pcie.link-degraded",
+    Severity.WARNING,
+    explains=("smoke.bandwidth", "capacity.load-time"),
+    settle="nvidia-smi --query-gpu=index,pcie.link.gen.gpucurrent,pcie.link.gen.max,pcie.link.width.current,pcie.link.width.max,"
+    "utilization.gpu --format=csv    # while the GPU works",
+    cases=CASES,
+)
+def link_degraded(
+    gpus: tuple[Gpu, ...],
+    pci_devices: Section[tuple[PciDevice, ...]],
+    health_limits_matrix: HealthLimits,
+    remedies: Remedies,
+) -> Iterator[Finding | Doubt]:
+    """Judge the width always, the generation under load only."""
+    busy = health_limits_matrix.limit("pcie-busy-percent")
+    devices = by_address(pci_devices.value or ())
+    unknown = []
+    for gpu in gpus:
+        link = gpu.pcie
+        if link is None or link.width is None or link.max_width is None:
+            if not is_not_there(gpu, "pcie"):
+                unknown.append((gpu, why_unknown(gpu, "pcie", "pcie.width", "pcie.max_width")))
+            continue
+        port = _port_above(gpu, devices)
+        if link.width < link.max_width:
+            by_slot = port is not None and port.max_width == link.width
+            yield _finding(
+                gpu,
+                f"{named(gpu)} uses {link.width} of {link.max_width} PCIe lanes" + (": its slot has no more." if by_slot else "."),
+                Severity.INFO if by_slot else Severity.WARNING,
+                "The slot is wired for fewer lanes, or the firmware divides it (bifurcation)."
+                if by_slot
+                else "The card, a riser or a cable is not well seated, the slot shares its lanes, or lanes are broken. Width does not fall at idle.",
+                f"x{link.max_width}",
+                remedies("general", bdf=gpu.pci_address),
+            )
+        most = min((value for value in (link.max_generation, port.max_generation if port else None) if value is not None), default=None)
+        if link.generation is None or most is None or link.generation >= most:
+            continue
+        if gpu.performance_state == 0 and gpu.utilization_percent is not None and gpu.utilization_percent >= busy.amount:
+            yield _finding(
+                gpu,
+                f"The PCIe link of {named(gpu)} runs at generation {link.generation} of {most} under load.",
+                capped(busy.severity, busy.basis),
+                f"{busy.text} It trained down, or is held there (target speed, autonomous speed disabled).",
+                f"generation {most} while the GPU works",
+                (RETRAIN, *remedies("general", bdf=gpu.pci_address)[:1]),
+            )
+        else:
+            unknown.append((gpu, "the generation is below its maximum, which an idle GPU does by itself; read it under load"))
+    yield from doubts("PCIe link", unknown)
+
+
+def _port_above(gpu: Gpu, devices: Mapping[str, PciDevice]) -> PcieLink | None:
+    """The link of the port that the GPU is plugged into."""
+    device = devices.get(gpu.pci_address)
+    port = devices.get(device.parents[0]) if device is not None and device.parents else None
+    return port.link if port else None
+
+
+def _finding(gpu: Gpu, summary: str, severity: Severity, cause: str, expected: str, remedies: tuple[Remedy, ...]) -> Finding:
+    link = gpu.pcie or PcieLink()
+    return Finding(
+        subject=named(gpu),
+        severity=severity,
+        summary=summary,
+        cause=cause,
+        evidence=(
+            Evidence(
+                where=gpu.where or f"gpus[{gpu.index}].pcie",
+                value=f"generation {link.generation} of {link.max_generation}, x{link.width} of x{link.max_width}",
+            ),
+            Evidence(
+                where=gpu.where or f"gpus[{gpu.index}]",
+                value=f"performance state {_shown(gpu.performance_state)}, {_shown(gpu.utilization_percent)} % in use",
+            ),
+        ),
+        expected=expected,
+        remedies=remedies,
+        sources=SOURCES,
+    )
+
+
+def _shown(value: int | None) -> str:
+    return "unknown" if value is None else str(value)

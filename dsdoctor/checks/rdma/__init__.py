@@ -1,0 +1,1 @@
+"""RDMA: can network cards reach the memory of the GPUs?"""
