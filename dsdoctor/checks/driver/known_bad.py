@@ -48,7 +48,7 @@ def known_bad(
         yield Finding(
             subject=f"driver {evidence.value}",
             severity=Severity.WARNING if issue.basis.may_carry_error else Severity.INFO,
-            summary=f"Driver {evidence.value} has a reported fault: {issue.text}",
+            summary=f"About driver {evidence.value}: {issue.text}",
             cause="It matters only if the symptom is yours.",
             evidence=(evidence,),
             expected=f"{issue.fixed_in} or newer" if issue.fixed_in else "a release without the report",

@@ -216,7 +216,13 @@ class Mistake:
     sources: tuple[str, ...] = (CUDA_GUIDE,)
 
 
-@check("env.cuda-visible-devices", Severity.ERROR, explains=("smoke.*",), settle=f'echo "[${NAME}]"; nvidia-smi -L', cases=CASES)
+@check(
+    "env.cuda-visible-devices",
+    Severity.ERROR,
+    explains=("smoke.*", "torch.cuda-unavailable"),
+    settle=f'echo "[${NAME}]"; nvidia-smi -L',
+    cases=CASES,
+)
 def cuda_visible_devices(
     environment: tuple[EnvironmentVariable, ...],
     gpus: Section[tuple[Gpu, ...]],

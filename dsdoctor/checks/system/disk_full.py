@@ -102,6 +102,8 @@ def disk_full(
     installed = {package.name for package in packages.value or ()}
     reported: set[tuple[str, int | None, int | None]] = set()
     for directory in directories:
+        if directory.total_bytes == 0:
+            continue  # /proc and its like hold no files
         if directory.free_bytes is None:
             yield Doubt(
                 subject=directory.path,

@@ -1,0 +1,1 @@
+"""Checks of the CUDA libraries that torch brings with it."""

@@ -1,0 +1,1 @@
+"""Checks of the installed Python packages against one another."""

@@ -1,0 +1,1 @@
+"""Checks of torch itself: its build, its import, and whether it reaches the GPU."""
