@@ -6,7 +6,7 @@ import contextlib
 import enum
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
 import typer
@@ -85,8 +85,9 @@ def check(
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
     def run() -> int:
-        parts, checks, accepted = _prepare(only, ignore, waivers)
-        snapshot = _examine(parts, python, gpu, quick, timeout)
+        with _examining(python, gpu, quick, timeout) as take_snapshot:
+            parts, checks, accepted = _prepare(only, ignore, waivers)
+            snapshot = take_snapshot("this machine")
         return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
     _finish(run, format)
@@ -105,10 +106,10 @@ def record(
     """Save the facts of this node, redacted. Judges nothing."""
 
     def run() -> int:
-        from dsdoctor import plugins
         from dsdoctor.sources import replay
 
-        snapshot = _examine(plugins.load(), python, "", quick, timeout, label or "this machine")
+        with _examining(python, "", quick, timeout) as take_snapshot:
+            snapshot = take_snapshot(label or "this machine")
         replay.save(_redacted(snapshot), output)
         if output != "-":
             print(f"recorded {output}; look at it anywhere with: dsdoctor replay {output}", file=sys.stderr)
@@ -161,8 +162,10 @@ def diff(
         parts = plugins.load()
 
         def load(name: str) -> Report:
-            snapshot = _redacted(_examine(parts, python, "", True, 60.0)) if name == "live" else replay_source.load(name)
-            return _diagnose(snapshot, parts, parts.checks, ())
+            if name != "live":
+                return _diagnose(replay_source.load(name), parts, parts.checks, ())
+            with _examining(python, "", True, 60.0) as take_snapshot:
+                return _diagnose(_redacted(take_snapshot("this machine")), parts, parts.checks, ())
 
         found = difference.diff(load(left), load(right))
         _print(
@@ -264,9 +267,12 @@ def _prepare(only: list[str], ignore: list[str], waivers: str) -> tuple[Parts, t
     return parts, checks, accepted
 
 
-def _examine(parts: Parts, python: str, gpu: str, quick: bool, timeout_s: float, label: str = "this machine") -> Snapshot:
+@contextlib.contextmanager
+def _examining(python: str, gpu: str, quick: bool, timeout_s: float) -> Iterator[Callable[[str], Snapshot]]:
+    """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label."""
     import dataclasses
 
+    from dsdoctor import plugins
     from dsdoctor.errors import UsageError
     from dsdoctor.render import progress
     from dsdoctor.sources import live, target
@@ -275,16 +281,23 @@ def _examine(parts: Parts, python: str, gpu: str, quick: bool, timeout_s: float,
 
     host = Host()
     scope = Scope(target=target.locate(host, python or None), gpu_indices=_gpu_indices(gpu), deadline_s=timeout_s)
-    chosen = [probe for probe in parts.probes if probe.quick or not quick]
-    left_out = live.skipped((probe for probe in parts.probes if probe not in chosen), "not looked at with --quick")
-    with progress.checklist(sys.stderr) as listener:
-        snapshot = live.examine(host, scope, chosen, label=label, listener=listener)
-    if scope.gpu_indices is not None and snapshot.sections.gpus.value is not None:
-        there = {item.index for item in snapshot.sections.gpus.value}
-        wrong = [index for index in scope.gpu_indices if index not in there]
-        if wrong:
-            raise UsageError(f"there is no GPU {wrong[0]} here")
-    return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
+    probes = plugins.load_probes()
+    chosen = [probe for probe in probes if probe.quick or not quick]
+    left_out = live.skipped((probe for probe in probes if probe not in chosen), "not looked at with --quick")
+
+    def take_snapshot(label: str) -> Snapshot:
+        with progress.checklist(sys.stderr) as listener:
+            snapshot = examination.snapshot(label, listener)
+        there = {item.index for item in snapshot.sections.gpus.value or ()}
+        wrong = [index for index in scope.gpu_indices or () if index not in there]
+        if wrong and snapshot.sections.gpus.value is not None:
+            raise UsageError(
+                f"there is no GPU {wrong[0]} here; there are: {', '.join(map(str, sorted(there))) or 'none of those asked for'}"
+            )
+        return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
+
+    with live.started(host, scope, chosen) as examination:
+        yield take_snapshot
 
 
 def _redacted(snapshot: Snapshot) -> Snapshot:

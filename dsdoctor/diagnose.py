@@ -261,7 +261,7 @@ def _diagnosis(item: _Found, consequences: Sequence[_Found]) -> Diagnosis:
             Consequence(check=one.check.id, severity=one.severity, subject=one.finding.subject, summary=one.finding.summary)
             for one in consequences
         ),
-        sources=finding.sources,
+        sources=finding.sources or tuple(dict.fromkeys(source for remedy in finding.remedies for source in remedy.sources)),
     )
 
 

@@ -114,6 +114,7 @@ class Finding:
     expected: str = ""
     remedies: tuple[Remedy, ...] = ()
     sources: tuple[str, ...] = ()
+    """Of the rule that judged; the report takes those of the remedies where none are given."""
     severity: Severity | None = None
     """Only where it differs from the check's own."""
     explains: tuple[str, ...] = ()

@@ -41,6 +41,7 @@ KINDS: Mapping[str, str] = {
     "host-compilers": "dsdoctor.rows:HostCompilers",
     "nccl": "dsdoctor.rows:Nccl",
     "nvidia-wheels": "dsdoctor.rows:NvidiaWheels",
+    "smoke-thresholds": "dsdoctor.rows:SmokeThresholds",
     "system-needs": "dsdoctor.rows:SystemNeeds",
     "torch": "dsdoctor.rows:Torch",
 }

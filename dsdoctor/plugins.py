@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsdoctor.findings import Notice, Severity
@@ -44,6 +45,16 @@ class EntryPoint:
     module: str
 
 
+def load_probes(entry_points: Iterable[EntryPoint] | None = None) -> tuple[Probe, ...]:
+    """The probes alone, without importing the checks: they can run while the rest is loaded. Plugins that fail are reported by `load`."""
+    probes: list[Probe] = list(importlib.import_module(BUILT_IN_PROBES).PROBES)
+    for entry in installed(sys.path) if entry_points is None else entry_points:
+        plugin = _import(entry)
+        if not isinstance(plugin, Notice) and not _clashes(probes, (), plugin):
+            probes += getattr(plugin, "PROBES", ())
+    return tuple(probes)
+
+
 def load(entry_points: Iterable[EntryPoint] | None = None) -> Parts:
     """The built-in parts, then those of the plugins (`None`: the installed ones)."""
     probes: list[Probe] = list(importlib.import_module(BUILT_IN_PROBES).PROBES)
@@ -51,24 +62,36 @@ def load(entry_points: Iterable[EntryPoint] | None = None) -> Parts:
     matrices: list[str] = []
     notices: list[Notice] = []
     for entry in installed(sys.path) if entry_points is None else entry_points:
-        try:
-            module = importlib.import_module(entry.module)
-            new_probes = tuple(getattr(module, "PROBES", ()))
-            new_checks = tuple(getattr(module, "CHECKS", ()))
-            clash = sorted({p.name for p in probes} & {p.name for p in new_probes} | {c.id for c in checks} & {c.id for c in new_checks})
-            if clash:
-                raise ValueError(f"it brings names that exist already ({', '.join(clash)})")
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            notices.append(
-                Notice(severity=Severity.WARNING, text=f"plugin {entry.name} could not be loaded: {type(error).__name__}: {error}")
-            )
-            continue
-        probes += new_probes
-        checks += new_checks
-        matrices += [str(folder) for folder in _as_folders(getattr(module, "MATRICES", ()))]
+        plugin = _import(entry)
+        if isinstance(plugin, Notice):
+            notices.append(plugin)
+        elif clash := _clashes(probes, checks, plugin):
+            notices.append(_failed(entry, f"it brings names that exist already ({', '.join(clash)})"))
+        else:
+            probes += getattr(plugin, "PROBES", ())
+            checks += getattr(plugin, "CHECKS", ())
+            matrices += [str(folder) for folder in _as_folders(getattr(plugin, "MATRICES", ()))]
     return Parts(probes=tuple(probes), checks=tuple(checks), matrices=tuple(matrices), notices=tuple(notices))
+
+
+def _import(entry: EntryPoint) -> ModuleType | Notice:
+    try:
+        return importlib.import_module(entry.module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return _failed(entry, f"{type(error).__name__}: {error}")
+
+
+def _failed(entry: EntryPoint, why: str) -> Notice:
+    return Notice(severity=Severity.WARNING, text=f"plugin {entry.name} could not be loaded: {why}")
+
+
+def _clashes(probes: Sequence[Probe], checks: Sequence[Check], plugin: ModuleType) -> list[str]:
+    """Names of the plugin that exist already. A plugin is taken whole or not at all."""
+    same_probes = {probe.name for probe in probes} & {probe.name for probe in getattr(plugin, "PROBES", ())}
+    same_checks = {check.id for check in checks} & {check.id for check in getattr(plugin, "CHECKS", ())}
+    return sorted(same_probes | same_checks)
 
 
 def installed(search_path: Sequence[str]) -> tuple[EntryPoint, ...]:

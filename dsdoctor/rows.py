@@ -1533,3 +1533,87 @@ class HealthLimits:
     def chipset_bridge(self, vendor_id: str, device_id: str, address: str) -> ChipsetBridge | None:
         """The row that describes a bridge."""
         return next((row for row in self.chipset_bridges if row.describes(vendor_id, device_id, address)), None)
+
+
+# --- smoke-thresholds -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SmokeLimit:
+    """When one number of a smoke test is right or fast enough."""
+
+    id: str
+    test: str
+    path: str = ""
+    """The implementation it is about; empty: any."""
+    note: Mapping[str, str] = field(default_factory=dict)
+    """Notes that the result must carry: {generation: FA3}."""
+    value: str
+    """Name of the number."""
+    good: float
+    """Up to here (or from here on, where large values are wanted) all is well."""
+    bad: float
+    """Beyond this it fails; between the two is a warning."""
+    unit: str = ""
+    of: str = ""
+    """A peak of matrices/gpu-limits, `pcie` or `nvlink` (of the pair): then good and bad are shares of it."""
+    measured_on: tuple[str, ...] = ()
+    """Products on which such a share was measured: only there is it an error."""
+    see: str = ""
+    """The check whose remedy is the answer."""
+    text: str
+    basis: Basis
+
+    @property
+    def wants_small(self) -> bool:
+        """Whether small values are good."""
+        return self.good <= self.bad
+
+    def is_good(self, amount: float) -> bool:
+        """Whether all is well."""
+        return amount <= self.good if self.wants_small else amount >= self.good
+
+    def is_bad(self, amount: float) -> bool:
+        """Whether it fails."""
+        return amount > self.bad if self.wants_small else amount < self.bad
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SmokeCause:
+    """What a text means that a failed smoke test said."""
+
+    id: str
+    pattern: str
+    check: str = ""
+    """The check that knows more about it."""
+    refusal: bool = False
+    """Whether it is a failure also where an implementation merely refused."""
+    text: str
+    example: str
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SmokeThresholds:
+    """Limits for the numbers of smoke tests, and the causes that their texts name."""
+
+    matrix: str
+    schema: int
+    seen: str
+    sources: Mapping[str, Source]
+    slowing_clock_reasons: tuple[str, ...]
+    """Clock event reasons under which a low rate says nothing about the GPU itself."""
+    limits: tuple[SmokeLimit, ...]
+    causes: tuple[SmokeCause, ...]
+
+    def limits_for(self, test: str, path: str, notes: Mapping[str, str]) -> tuple[SmokeLimit, ...]:
+        """The limits of a result."""
+        return tuple(
+            row
+            for row in self.limits
+            if row.test == test and row.path in ("", path) and all(notes.get(name) == text for name, text in row.note.items())
+        )
+
+    def cause_of(self, text: str) -> SmokeCause | None:
+        """The first known cause in a text."""
+        return next((row for row in self.causes if re.search(row.pattern, text)), None)

@@ -62,4 +62,13 @@ PROBES: tuple[Probe, ...] = (
         quick=False,
         provides=("torch_runtime", "mapped_libraries"),
     ),
+    Probe(
+        name="smoke",
+        module="dsdoctor.probes.smoke",
+        cost="gpu",
+        where="target",
+        timeout_s=300,
+        quick=False,
+        provides=("smoke",),
+    ),
 )

@@ -95,7 +95,15 @@ def _versions(nvml: Any) -> Section[NvmlVersions]:
     answers = _read(nvml, None, VERSIONS)
     if "driver" not in answers.found:
         return unreadable(f"the driver version cannot be read: {answers.missing['driver'].why}", FOUND_VIA)
-    return known(NvmlVersions(**answers.found), FOUND_VIA)
+    return known(NvmlVersions(**answers.found, gpu_count=_count(nvml)), FOUND_VIA)
+
+
+def _count(nvml: Any) -> int | None:
+    """How many GPUs NVML knows, whichever of them are asked about."""
+    try:
+        return int(nvml.nvmlDeviceGetCount())
+    except (nvml.NVMLError, AttributeError, ValueError):
+        return None
 
 
 # --- how to ask -------------------------------------------------------------------------------------------------------

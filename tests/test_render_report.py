@@ -287,10 +287,16 @@ def test_a_broken_node_says_what_how_why_and_what_to_do() -> None:
         "1. ERROR driver.too-old-for-cuda: driver 535.129.03", "How we know", "nvml_versions.cuda_driver = 12.2", "expected: driver 580.65.06",
         "Cause", "What to do", "1) Install driver branch 580", "when: the driver came", "cost: needs root, drain the node first, reboots the node",
         "risk: a kernel", "- Reboot the node.", "prints: 580.65.06", "How to see that it is fixed", "This explains 6 more findings",
-        "2. ERROR system.shm-too-small", "3. WARNING system.disk-full", "4. NOTE env.disables-fast-path",
+        "2. ERROR system.shm-too-small", "3. WARNING system.disk-full",
     ]  # fmt: skip
     positions = [text.index(piece) for piece in order]
     assert positions == sorted(positions)
+
+
+def test_a_note_is_one_line_in_its_area_and_whole_with_verbose() -> None:
+    assert "i 4. " in shown(broken())
+    assert "4. NOTE env.disables-fast-path" not in shown(broken())
+    assert "4. NOTE env.disables-fast-path" in shown(broken(), verbose=True)
 
 
 def test_unknowns_are_counted_aloud_with_the_command_that_settles_most() -> None:

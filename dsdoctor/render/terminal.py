@@ -120,7 +120,11 @@ def render(report: Report, *, width: int, colour: bool, verbose: bool = False, u
         _notices(report, style),
         _verdict(report, style),
         _areas(report, style, verbose),
-        *(_diagnosis(number, item, style, verbose) for number, item in enumerate(report.diagnosis, 1)),
+        *(
+            _diagnosis(number, item, style, verbose)
+            for number, item in enumerate(report.diagnosis, 1)
+            if verbose or item.severity is not Severity.INFO  # a note is told in the line of its area
+        ),
         _verbose_tail(report, style) if verbose else [],
         _tail(report, style, verbose),
     ]
@@ -559,8 +563,21 @@ def _package_facts(facts: Mapping[str, Any]) -> Iterable[str]:
 
 def _kernel_facts(facts: Mapping[str, Any]) -> Iterable[str]:
     packages = {item["name"]: item["version"] for item in _value(facts, "packages") or ()}
-    for name in ("flashinfer-python", "flash-attn-3", "deep-gemm", "flash-mla", "deep-ep"):
+    for name in ("flashinfer-python", "fa3-fwd", "flash-attn-3", "deep-gemm", "flash-mla", "deep-ep"):
         yield f"{name} {packages[name]}" if name in packages else ""
+
+
+def _smoke_facts(facts: Mapping[str, Any]) -> Iterable[str]:
+    shown = {"bf16-rate": "BF16", "fp8-rate": "FP8", "fa3-rate": "attention", "memory-copy": "memory", "pcie": "PCIe"}
+    best: dict[str, tuple[float, str]] = {}
+    for result in _value(facts, "smoke") or ():
+        values = result.get("values") or {}
+        for value, unit in (("tflops", "TFLOP/s"), ("gb_per_s", "GB/s")):
+            if result["test"] in shown and value in values and values[value] > best.get(result["test"], (0.0, ""))[0]:
+                best[result["test"]] = (values[value], unit)
+    for test, title in shown.items():
+        if test in best:
+            yield f"{title} {best[test][0]:.0f} {best[test][1]}"
 
 
 def _toolchain_facts(facts: Mapping[str, Any]) -> Iterable[str]:
@@ -617,7 +634,7 @@ AREAS = (
     _Area("Container", ("container", "wsl"), _container_facts),
     _Area("Environment", ("env",), _environment_facts),
     _Area("Network", ("network", "rdma"), _network_facts),
-    _Area("Smoke tests", ("smoke",), _no_facts),
+    _Area("Smoke tests", ("smoke",), _smoke_facts),
     _Area("Capacity", ("capacity",), _no_facts),
     _Area("Service", ("service",), _no_facts),
 )

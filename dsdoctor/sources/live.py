@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -47,20 +47,19 @@ def examine(
     host: Host, scope: Scope, probes: Sequence[Probe], *, label: str = "this machine", listener: Listener | None = None
 ) -> Snapshot:
     """Run the probes and return the snapshot; complete whatever the probes do."""
-    runs: list[ProbeRun] = []
-    found: dict[str, Section[Any]] = {}
-    for run, sections in run_probes(host, scope, probes, listener or _silent):
-        runs.append(run)
-        found |= sections
-    order = {probe.name: number for number, probe in enumerate(probes)}
-    return Snapshot(
-        schema=SCHEMA,
-        dsdoctor=__version__,
-        taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
-        origin=Origin(kind="live", label=label),
-        sections=Sections(**found),
-        probe_runs=tuple(sorted(runs, key=lambda run: order[run.probe])),
-    )
+    with started(host, scope, probes) as examination:
+        return examination.snapshot(label, listener or _silent)
+
+
+@contextlib.contextmanager
+def started(host: Host, scope: Scope, probes: Sequence[Probe]) -> Iterator[Examination]:
+    """Start the probes; the block may do other work before it asks for the snapshot. On any exit nothing is left running."""
+    examination = Examination(probes)
+    try:
+        examination.start(host, scope)
+        yield examination
+    finally:
+        examination.stop()
 
 
 def skipped(probes: Iterable[Probe], why: str) -> dict[str, Section[Any]]:
@@ -68,41 +67,66 @@ def skipped(probes: Iterable[Probe], why: str) -> dict[str, Section[Any]]:
     return {name: not_asked(why) for probe in probes for name in probe.provides}
 
 
-def run_probes(host: Host, scope: Scope, probes: Sequence[Probe], listener: Listener) -> Iterable[tuple[ProbeRun, dict[str, Section[Any]]]]:
-    """Start every probe in its own child, yield each as it ends; on any exit nothing is left running."""
-    started = time.monotonic()
-    running: dict[int, _Running] = {}
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
+class Examination:
+    """Probes that run, each in its own child."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
+        self._running: dict[int, _Running] = {}
+        self._began = time.monotonic()
+
+    def start(self, host: Host, scope: Scope) -> None:
+        """Fork one child a probe."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for probe in self._probes:
+            entry = _start(probe, host, scope, self._began)
+            self._running[entry.answer] = entry
+
+    def stop(self) -> None:
+        """Kill whatever still runs."""
+        for entry in self._running.values():
+            kill_session(entry.pid)
+            os.close(entry.answer)
+        self._running.clear()
+
+    def snapshot(self, label: str, listener: Listener) -> Snapshot:
+        """Wait for every probe, at most until its deadline, and gather what they found."""
+        runs: dict[str, ProbeRun] = {}
+        found: dict[str, Section[Any]] = {}
+        for probe in self._probes:
+            listener(probe.name, "started", 0.0)
+        for run, sections in self._ended(listener):
+            runs[run.probe] = run
+            found |= sections
+        return Snapshot(
+            schema=SCHEMA,
+            dsdoctor=__version__,
+            taken_at=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            origin=Origin(kind="live", label=label),
+            sections=Sections(**found),
+            probe_runs=tuple(runs[probe.name] for probe in self._probes),
+        )
+
+    def _ended(self, listener: Listener) -> Iterator[tuple[ProbeRun, dict[str, Section[Any]]]]:
         with selectors.DefaultSelector() as selector:
-            for probe in probes:
-                entry = _start(probe, host, scope, started)
-                running[entry.answer] = entry
-                selector.register(entry.answer, selectors.EVENT_READ)
-                listener(probe.name, "started", 0.0)
-            while running:
-                wait_s = max(0.0, min(entry.deadline for entry in running.values()) - time.monotonic())
-                for key, _ in selector.select(min(wait_s, 0.2)):
-                    entry = running[key.fd]
+            for answer in self._running:
+                selector.register(answer, selectors.EVENT_READ)
+            while self._running:
+                wait_s = max(0.0, min(entry.deadline for entry in self._running.values()) - time.monotonic())
+                for key, _ in selector.select(wait_s):
+                    entry = self._running[key.fd]
                     chunk = os.read(key.fd, 1 << 16)
                     entry.buffer += chunk
                     if not chunk:
-                        yield _finish(running.pop(_forget(selector, key.fd)), started, listener, timed_out=False)
+                        selector.unregister(key.fd)
+                        yield _finish(self._running.pop(key.fd), self._began, listener, timed_out=False)
                     elif len(entry.buffer) > ANSWER_LIMIT_BYTES:
                         entry.deadline = 0.0
                 now = time.monotonic()
-                for entry in [entry for entry in running.values() if entry.deadline <= now]:
-                    yield _finish(running.pop(_forget(selector, entry.answer)), started, listener, timed_out=True)
-    finally:
-        for entry in running.values():
-            kill_session(entry.pid)
-            os.close(entry.answer)
-
-
-def _forget(selector: selectors.BaseSelector, descriptor: int) -> int:
-    selector.unregister(descriptor)
-    return descriptor
+                for entry in [entry for entry in self._running.values() if entry.deadline <= now]:
+                    selector.unregister(entry.answer)
+                    yield _finish(self._running.pop(entry.answer), self._began, listener, timed_out=True)
 
 
 def _start(probe: Probe, host: Host, scope: Scope, started: float) -> _Running:

@@ -99,7 +99,7 @@ CASES = (
 @check(
     "container.cgroup-revoked",
     Severity.ERROR,
-    explains=("driver.absent", "driver.library-mismatch", "gpu.lost", "smoke.*"),
+    explains=("driver.absent", "driver.library-mismatch", "gpu.lost", "torch.cuda-unavailable", "smoke.*"),
     settle="sh -c ': < /dev/nvidiactl' && nvidia-smi -L",
     cases=CASES,
 )

@@ -120,7 +120,7 @@ CASES = (
 @check(
     "container.missing-capability",
     Severity.ERROR,
-    explains=("driver.absent", "smoke.*"),
+    explains=("driver.absent", "torch.cuda-unavailable", "torch.import-fails", "smoke.*"),
     settle="ldconfig -p | grep -E 'libcuda.so.1|libnvidia-ml.so.1'",
     cases=CASES,
 )

@@ -81,7 +81,7 @@ CASES = (
 @check(
     "system.libstdcxx-too-old",
     Severity.ERROR,
-    explains=("smoke.*",),
+    explains=("torch.import-fails", "package.abi-mismatch", "smoke.*"),
     settle="strings $(python -c 'import sys; print(sys.prefix)')/lib/libstdc++.so.6 | grep GLIBCXX_3 | tail -1",
     cases=CASES,
 )
