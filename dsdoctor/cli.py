@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from dsdoctor.facts import Snapshot
     from dsdoctor.findings import Report, Severity
     from dsdoctor.plugins import Parts
+    from dsdoctor.sources.probe import Probe
 
 T = TypeVar("T")
 
@@ -62,6 +63,7 @@ PythonOption = Annotated[
     str, typer.Option("--python", metavar="PATH", help="Interpreter or environment to examine. Default: the active one, else this one.")
 ]
 GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at these GPUs only (NVML indices).")]
+FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
 SourceArgument = Annotated[str, typer.Argument(metavar="FILE", help="A recording, a report, or example:NAME.")]
@@ -72,6 +74,7 @@ def check(
     python: PythonOption = "",
     gpu: GpuOption = "",
     quick: QuickOption = False,
+    full: FullOption = False,
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
@@ -79,14 +82,21 @@ def check(
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
     strict: StrictOption = False,
-    timeout: TimeoutOption = 120.0,
+    timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
 ) -> None:
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
     def run() -> int:
-        with _examining(python, gpu, quick, timeout) as take_snapshot:
-            parts, checks, accepted = _prepare(only, ignore, waivers)
+        prepared = _prepare(only, ignore, waivers) if only or ignore else None
+        not_needed = _not_needed(prepared[1]) if prepared else lambda probe: ""
+        level = "full" if full else "default"
+
+        def leave_out(probe: Probe) -> str:
+            return (_not_quick(probe) if quick else "") or not_needed(probe)
+
+        with _examining(python, gpu, timeout, leave_out, smoke_level=level) as take_snapshot:
+            parts, checks, accepted = prepared or _prepare(only, ignore, waivers)
             snapshot = take_snapshot("this machine")
         return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
@@ -100,7 +110,8 @@ def record(
     ],
     python: PythonOption = "",
     quick: QuickOption = False,
-    timeout: TimeoutOption = 120.0,
+    full: FullOption = False,
+    timeout: TimeoutOption = 300.0,
     label: Annotated[str, typer.Option("--label", help="What this node is, in your words; kept in the recording.")] = "",
 ) -> None:
     """Save the facts of this node, redacted. Judges nothing."""
@@ -108,7 +119,9 @@ def record(
     def run() -> int:
         from dsdoctor.sources import replay
 
-        with _examining(python, "", quick, timeout) as take_snapshot:
+        with _examining(
+            python, "", timeout, _not_quick if quick else lambda probe: "", smoke_level="full" if full else "default"
+        ) as take_snapshot:
             snapshot = take_snapshot(label or "this machine")
         replay.save(_redacted(snapshot), output)
         if output != "-":
@@ -164,7 +177,7 @@ def diff(
         def load(name: str) -> Report:
             if name != "live":
                 return _diagnose(replay_source.load(name), parts, parts.checks, ())
-            with _examining(python, "", True, 60.0) as take_snapshot:
+            with _examining(python, leave_out=_not_quick) as take_snapshot:
                 return _diagnose(_redacted(take_snapshot("this machine")), parts, parts.checks, ())
 
         found = difference.diff(load(left), load(right))
@@ -268,36 +281,58 @@ def _prepare(only: list[str], ignore: list[str], waivers: str) -> tuple[Parts, t
 
 
 @contextlib.contextmanager
-def _examining(python: str, gpu: str, quick: bool, timeout_s: float) -> Iterator[Callable[[str], Snapshot]]:
-    """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label."""
+def _examining(
+    python: str = "",
+    gpu: str = "",
+    timeout_s: float = 60.0,
+    leave_out: Callable[[Probe], str] = lambda probe: "",
+    smoke_tests: tuple[str, ...] = (),
+    smoke_level: str = "default",
+) -> Iterator[Callable[[str], Snapshot]]:
+    """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
+
+    `leave_out` says why a probe is not to run, or nothing.
+    """
     import dataclasses
 
     from dsdoctor import plugins
     from dsdoctor.errors import UsageError
+    from dsdoctor.facts import not_asked
     from dsdoctor.render import progress
     from dsdoctor.sources import live, target
     from dsdoctor.sources.host import Host
     from dsdoctor.sources.probe import Scope
 
     host = Host()
-    scope = Scope(target=target.locate(host, python or None), gpu_indices=_gpu_indices(gpu), deadline_s=timeout_s)
+    scope = Scope(
+        target=target.locate(host, python or None), gpu_indices=_gpu_indices(gpu), deadline_s=timeout_s,
+        smoke_tests=smoke_tests, smoke_level=smoke_level,
+    )  # fmt: skip
     probes = plugins.load_probes()
-    chosen = [probe for probe in probes if probe.quick or not quick]
-    left_out = live.skipped((probe for probe in probes if probe not in chosen), "not looked at with --quick")
+    left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
 
     def take_snapshot(label: str) -> Snapshot:
         with progress.checklist(sys.stderr) as listener:
             snapshot = examination.snapshot(label, listener)
-        there = {item.index for item in snapshot.sections.gpus.value or ()}
-        wrong = [index for index in scope.gpu_indices or () if index not in there]
-        if wrong and snapshot.sections.gpus.value is not None:
-            raise UsageError(
-                f"there is no GPU {wrong[0]} here; there are: {', '.join(map(str, sorted(there))) or 'none of those asked for'}"
-            )
+        versions = snapshot.sections.nvml_versions.value
+        count = versions.gpu_count if versions else None
+        wrong = [index for index in scope.gpu_indices or () if count is not None and not 0 <= index < count]
+        if wrong:
+            raise UsageError(f"there is no GPU {wrong[0]} here; the GPUs are {', '.join(map(str, range(count or 0))) or 'none'}")
         return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
 
-    with live.started(host, scope, chosen) as examination:
+    with live.started(host, scope, [probe for probe in probes if not leave_out(probe)]) as examination:
         yield take_snapshot
+
+
+def _not_quick(probe: Probe) -> str:
+    return "" if probe.quick else "not looked at with --quick"
+
+
+def _not_needed(checks: Sequence[Check]) -> Callable[[Probe], str]:
+    """Leave out probes whose facts none of the checks reads; host and interpreter stay, remedies are chosen by them."""
+    needed = {name for item in checks for name in (*item.sections, *item.optional_sections)} | {"platform", "interpreter"}
+    return lambda probe: "" if needed & set(probe.provides) else "none of the chosen checks needs it"
 
 
 def _redacted(snapshot: Snapshot) -> Snapshot:

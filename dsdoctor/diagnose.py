@@ -24,6 +24,7 @@ from dsdoctor.findings import (
     Doubt,
     Finding,
     KnowledgeStamp,
+    NotApplicable,
     Notice,
     Outcome,
     Report,
@@ -157,7 +158,8 @@ def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: 
         return _Judged(check, outcome(Status.FAIL, severity=worst, doubts=doubts), findings)
     if doubts:
         return _Judged(check, outcome(Status.UNKNOWN, "; ".join(f"{doubt.subject}: {doubt.reason}" for doubt in doubts), doubts=doubts))
-    return _Judged(check, outcome(Status.PASS))
+    aside = next((item for item in said if isinstance(item, NotApplicable)), None)
+    return _Judged(check, outcome(Status.NOT_APPLICABLE, aside.reason) if aside else outcome(Status.PASS))
 
 
 def _blocked(check: Check, sections: Sections) -> tuple[Status, str] | None:

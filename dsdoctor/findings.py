@@ -132,6 +132,13 @@ class Doubt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NotApplicable:
+    """The question does not arise here, which only the facts together show: 'no driver is loaded', 'a virtual machine'."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Consequence:
     """A finding that follows from another one and is shown under it."""
 

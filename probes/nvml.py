@@ -42,6 +42,10 @@ Ask = Callable[[Any, Any], Any]
 
 Decode = Callable[[Any], Any]
 """Turns an answer into the value of a field; None when the answer holds no value."""
+NO_GPU = "there is no NVIDIA GPU on the PCI bus"
+PCI_DEVICES = "/sys/bus/pci/devices"
+NVIDIA = "0x10de"
+DISPLAY_CLASS = "0x03"
 
 
 def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
@@ -56,10 +60,18 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
     start = _start(nvml, host)
     if start.error_code is not None:
         why = f"NVML did not start: {_with_code(start.error_text, start.error_code)}"
-        nothing = unreadable(why, start.library)
+        no_library = "No such file" in start.error_text
+        nothing = absent(NO_GPU, PCI_DEVICES) if no_library and _bus_has_no_gpu(host) else unreadable(why, start.library)
         return {"nvml_start": known(start, FOUND_VIA), "nvml_versions": nothing, "gpus": nothing}
     # No nvmlShutdown: the end of this child closes everything, and a shutdown can hang where the reads did not.
     return {"nvml_start": known(start, FOUND_VIA), "nvml_versions": _versions(nvml), "gpus": _gpus(nvml, host, scope)}
+
+
+def _bus_has_no_gpu(host: Host) -> bool:
+    """Whether the PCI bus can be read and holds no NVIDIA GPU; WSL shows its GPU elsewhere."""
+    classes = [(host.first_line(f"{device}/vendor"), host.first_line(f"{device}/class") or "") for device in host.glob(f"{PCI_DEVICES}/*")]
+    gpus = [vendor for vendor, kind in classes if vendor == NVIDIA and kind.startswith(DISPLAY_CLASS)]
+    return bool(classes) and not gpus and not host.exists("/dev/dxg")
 
 
 # --- start and versions -----------------------------------------------------------------------------------------------

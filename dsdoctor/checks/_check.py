@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dsdoctor.facts import Sections
-from dsdoctor.findings import Doubt, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 
-Judge = Callable[..., Iterable[Finding | Doubt]]
+Judge = Callable[..., Iterable[Finding | Doubt | NotApplicable]]
 
 SECTION_NAMES = frozenset(item.name for item in fields(Sections))
 EXTRA_NAMES = frozenset({"remedies", "today"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsdoctor.facts import DriverLibrary, KernelDriver, NvmlVersions, Section
-from dsdoctor.findings import Evidence
+from dsdoctor.facts import DriverLibrary, KernelDriver, NvmlVersions, Section, State
+from dsdoctor.findings import Doubt, Evidence, NotApplicable
 from dsdoctor.versions import DriverVersion
 
 LIBCUDA = "libcuda.so.1"
@@ -22,6 +22,13 @@ def driver_version(kernel_driver: Section[KernelDriver], nvml_versions: Section[
         if version is not None:
             return version, Evidence(where=where, value=text)
     return None
+
+
+def no_driver_version(kernel_driver: Section[KernelDriver]) -> Doubt | NotApplicable:
+    """What to say when the version of the driver was not read: there is none, or nobody knows it."""
+    if kernel_driver.state is State.ABSENT:
+        return NotApplicable(reason=kernel_driver.why or "no driver is loaded")
+    return Doubt(subject="driver", reason="the version of the driver is not known")
 
 
 def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:

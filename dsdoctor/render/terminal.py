@@ -21,6 +21,7 @@ SHOWN_REMEDIES = 3
 SHOWN_CONSEQUENCES = 8
 SHOWN_LINES_OF_AREA = 5
 SHOWN_CHECKS_OF_REASON = 3
+SHORT_REASON = 32
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.?", re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -261,20 +262,25 @@ def _areas(report: Report, style: Style, verbose: bool) -> list[str]:
     listed = {prefix for area in AREAS for prefix in area.prefixes}
     strangers = [_Area(prefix.replace("-", " ").capitalize(), (prefix,), _no_facts) for prefix in by_prefix if prefix not in listed]
     lines: list[str] = []
+    told: set[str] = set()
     for area in (*AREAS, *strangers):
         outcomes = [outcome for prefix in area.prefixes for outcome in by_prefix.get(prefix, ())]
         if outcomes:
-            lines += _area(area, outcomes, report, style, verbose)
+            lines += _area(area, outcomes, report, style, verbose, told)
     return lines
 
 
-def _area(area: _Area, outcomes: Sequence[Outcome], report: Report, style: Style, verbose: bool) -> list[str]:
+def _area(area: _Area, outcomes: Sequence[Outcome], report: Report, style: Style, verbose: bool, told_before: set[str]) -> list[str]:
     mark = _mark_of(outcomes)
     words, told = _words_of(area, outcomes, report)
     lines = style.wrap(f"[{mark.bare(style)}] {area.title}{f' ({words})' if words else ''}", rest="    ")
     boxed = f"[{mark.bare(style)}]"
     lines[0] = lines[0].replace(boxed, mark.boxed(style), 1)
-    details = _problem_lines(outcomes, report, style) + ([] if told else _unknown_lines(outcomes, style)) + _waived_lines(outcomes, style)
+    details = (
+        _problem_lines(outcomes, report, style)
+        + ([] if told else _unknown_lines(outcomes, style, told_before))
+        + _waived_lines(outcomes, style)
+    )
     if len(details) > SHOWN_LINES_OF_AREA and not verbose:
         hidden = len(details) - SHOWN_LINES_OF_AREA + 1
         details = [*details[: SHOWN_LINES_OF_AREA - 1], style.wrap(f"and {hidden} more (--verbose)", "      ")]
@@ -338,7 +344,8 @@ def _problem_lines(outcomes: Sequence[Outcome], report: Report, style: Style) ->
     return lines
 
 
-def _unknown_lines(outcomes: Sequence[Outcome], style: Style) -> list[list[str]]:
+def _unknown_lines(outcomes: Sequence[Outcome], style: Style, told_before: set[str]) -> list[list[str]]:
+    """Why checks cannot tell, each reason in full the first time and shortly in later areas."""
     by_reason: dict[str, list[str]] = {}
     for outcome in outcomes:
         if outcome.status is Status.UNKNOWN:
@@ -347,7 +354,9 @@ def _unknown_lines(outcomes: Sequence[Outcome], style: Style) -> list[list[str]]
     for reason, checks in by_reason.items():
         names = ", ".join(checks[:SHOWN_CHECKS_OF_REASON])
         more = f" and {len(checks) - SHOWN_CHECKS_OF_REASON} more" if len(checks) > SHOWN_CHECKS_OF_REASON else ""
-        lines.append(style.wrap(f"{UNKNOWN.bare(style)} cannot tell: {reason} ({names}{more})", "    ", "      ", UNKNOWN.colour))
+        why = f"{reason[:SHORT_REASON]}… (as above)" if reason in told_before and len(reason) > SHORT_REASON else reason
+        told_before.add(reason)
+        lines.append(style.wrap(f"{UNKNOWN.bare(style)} cannot tell: {why} ({names}{more})", "    ", "      ", UNKNOWN.colour))
     return lines
 
 

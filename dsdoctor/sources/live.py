@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -60,11 +60,6 @@ def started(host: Host, scope: Scope, probes: Sequence[Probe]) -> Iterator[Exami
         yield examination
     finally:
         examination.stop()
-
-
-def skipped(probes: Iterable[Probe], why: str) -> dict[str, Section[Any]]:
-    """The sections of probes that were left out on purpose."""
-    return {name: not_asked(why) for probe in probes for name in probe.provides}
 
 
 class Examination:

@@ -139,7 +139,13 @@ CASES = (
 )
 
 
-@check("container.no-gpu-access", Severity.ERROR, explains=("driver.absent", "torch.cuda-unavailable", "smoke.*"), settle="ls -l /dev/nvidia*", cases=CASES)
+@check(
+    "container.no-gpu-access",
+    Severity.ERROR,
+    explains=("driver.absent", "torch.cuda-unavailable", "smoke.*"),
+    settle="ls -l /dev/nvidia*",
+    cases=CASES,
+)
 def no_gpu_access(
     container: Container,
     device_nodes: Section[tuple[DeviceNode, ...]],

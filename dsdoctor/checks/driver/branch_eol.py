@@ -17,9 +17,9 @@ import datetime
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version
+from dsdoctor.checks._reading import driver_version, no_driver_version
 from dsdoctor.facts import KernelDriver, NvmlVersions, Section
-from dsdoctor.findings import Doubt, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
 
@@ -43,11 +43,11 @@ def branch_eol(
     driver_branches_matrix: DriverBranches,
     today: datetime.date,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Look the branch up; its end may be a month in the past."""
     reading = driver_version(kernel_driver, nvml_versions)
     if reading is None:
-        yield Doubt(subject="driver", reason="the version of the driver is not known")
+        yield no_driver_version(kernel_driver)
         return
     driver, evidence = reading
     row = driver_branches_matrix.branch(driver.branch)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version
+from dsdoctor.checks._reading import driver_version, no_driver_version
 from dsdoctor.facts import KernelDriver, NvmlVersions, Section
-from dsdoctor.findings import Doubt, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
 
@@ -37,11 +37,11 @@ CASES = (
 @check("driver.known-bad", Severity.INFO, settle="nvidia-smi --query-gpu=driver_version --format=csv", cases=CASES)
 def known_bad(
     kernel_driver: Section[KernelDriver], nvml_versions: Section[NvmlVersions], driver_branches_matrix: DriverBranches, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """List the reports about this very release."""
     reading = driver_version(kernel_driver, nvml_versions)
     if reading is None:
-        yield Doubt(subject="driver", reason="the version of the driver is not known")
+        yield no_driver_version(kernel_driver)
         return
     driver, evidence = reading
     for issue in driver_branches_matrix.issues_of(driver):

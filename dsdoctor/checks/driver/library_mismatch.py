@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Container, DriverLibrary, DriverModuleFile, KernelDriver, NvmlStart, Section
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.facts import Container, DriverLibrary, DriverModuleFile, KernelDriver, NvmlStart, Section, State
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import DriverVersion
 
@@ -95,7 +95,7 @@ def library_mismatch(
     nvml_start: Section[NvmlStart],
     container: Section[Container],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the module's version with that of each driver library that loads first."""
     refused = nvml_start.value is not None and nvml_start.value.error_code == MISMATCH
     started = nvml_start.value is not None and nvml_start.value.error_code is None
@@ -103,7 +103,9 @@ def library_mismatch(
     firsts = [copy for copy in driver_libraries.value or () if copy.loaded_first and copy.kind == "driver" and copy.version]
     different = [copy for copy in firsts if module is not None and DriverVersion.parse(copy.version) not in (None, module)]
     if not refused and not different:
-        if module is None and not started:
+        if kernel_driver.state is State.ABSENT and not started:
+            yield NotApplicable(reason=kernel_driver.why or "no driver is loaded")
+        elif module is None and not started:
             yield Doubt(subject="driver", reason="the version of the kernel module is not known")
         elif module is not None and not firsts and not started:
             why = (

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version, first_libcuda
+from dsdoctor.checks._reading import driver_version, first_libcuda, no_driver_version
 from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Platform, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import CudaMajor, CudaToolkits, DriverBranches, ForwardCompat, Gpus, Torch, TorchRelease
 from dsdoctor.versions import CudaVersion, DriverVersion
@@ -119,7 +119,7 @@ def too_old_for_cuda(
     gpus_matrix: Gpus,
     torch_matrix: Torch,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the driver with the floor of torch's CUDA major."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
     runtime = torch_runtime.value
@@ -136,7 +136,7 @@ def too_old_for_cuda(
     loaded = CudaVersion.parse(runtime.driver_cuda) if runtime else None
     if reading is None:
         if loaded is None:
-            yield Doubt(subject="driver", reason="the version of the driver is not known")
+            yield no_driver_version(kernel_driver)
             return
         if loaded.major >= cuda.major:
             return

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version
+from dsdoctor.checks._reading import driver_version, no_driver_version
 from dsdoctor.facts import Gpu, KernelDriver, NvmlVersions, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, Gpus
 from dsdoctor.versions import DriverVersion
@@ -55,11 +55,11 @@ def too_old_for_gpu(
     gpus_matrix: Gpus,
     driver_branches_matrix: DriverBranches,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the driver with the first one that lists each product here."""
     reading = driver_version(kernel_driver, nvml_versions)
     if reading is None:
-        yield Doubt(subject="driver", reason="the version of the driver is not known")
+        yield no_driver_version(kernel_driver)
         return
     driver, evidence = reading
     if driver_branches_matrix.is_developer_beta(driver):

@@ -94,7 +94,13 @@ CASES = (
 )
 
 
-@check("system.glibc-too-old", Severity.ERROR, explains=("torch.import-fails", "package.abi-mismatch", "smoke.*"), settle="ldd --version | head -1", cases=CASES)
+@check(
+    "system.glibc-too-old",
+    Severity.ERROR,
+    explains=("torch.import-fails", "package.abi-mismatch", "smoke.*"),
+    settle="ldd --version | head -1",
+    cases=CASES,
+)
 def glibc_too_old(
     libc: Libc,
     extensions: Section[tuple[Extension, ...]],

@@ -1,0 +1,639 @@
+"""Collectives over all GPUs in bounded time: one process a GPU, values compared, bus rates; and again without left-over switches.
+
+Run by the patient's interpreter: standard library and torch only, Python 3.9 and newer. Without --rank this is the conductor, which imports no
+torch: it starts the ranks, passes the store's port on, watches how far each one is, and names the one that others wait for.
+"""
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+
+def load_common():
+    """smoke_common.py of this folder under a name nobody else has: the folder itself must not come onto sys.path."""
+    path = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "smoke_common.py")
+    spec = importlib.util.spec_from_file_location("_dsdoctor_smoke_common", path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+common = load_common()
+SCRIPT = sys._getframe().f_code.co_filename
+
+# With -c the first entry of sys.path is the current directory, which must not shadow the patient's modules.
+BOOTSTRAP = (
+    "import sys\nif sys.path[:1] == ['']: del sys.path[0]\n"
+    "exec(compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec'), {'__name__': '__main__'})"
+)
+MIB = 1 << 20
+TEST = "collectives"
+CPU_RANKS = 2
+SHARE_OF_DEADLINE = 0.85
+"""The rest is for ending the ranks and telling, before the doctor ends this process."""
+TAIL_BYTES = 3000
+CALLS = 5
+REPEATS = 3
+
+LEFT_OVER = {"NCCL_P2P_DISABLE": "0", "NCCL_SHM_DISABLE": "0", "NCCL_P2P_LEVEL": "SYS"}
+"""Switches that make NCCL slow without a word, and the value that undoes each."""
+HARMLESS = {
+    "NCCL_P2P_DISABLE": ("", "0"),
+    "NCCL_SHM_DISABLE": ("", "0"),
+    "NCCL_P2P_LEVEL": ("", "NVL", "PIX", "PXB", "PHB", "SYS", "1", "2", "3", "4", "5"),
+}
+CONFIGURATIONS = ("/etc/nccl.conf", "~/.nccl.conf")
+
+
+# --- the conductor ----------------------------------------------------------------------------------------------------
+
+
+class Rank:
+    """One process of the group, as the conductor sees it."""
+
+    def __init__(self, number, process, descriptor, log, errors):
+        self.number, self.process, self.descriptor, self.log, self.errors = number, process, descriptor, log, errors
+        self.rest = b""
+        self.stage = "starting"
+        self.results = {}
+        # (outcome, text) once it said why it cannot go on.
+        self.failed = None
+        self.done = False
+
+    def tell(self, text):
+        """Write a line to the rank; it may be gone already."""
+        with contextlib.suppress(OSError):
+            self.process.stdin.write(text.encode() + b"\n")
+            self.process.stdin.flush()
+
+    def ended(self):
+        """Whether the process is gone, and how."""
+        status = self.process.poll()
+        if status is None:
+            return ""
+        if status < 0:
+            try:
+                return signal.Signals(-status).name
+            except ValueError:
+                return "signal %d" % -status
+        return "exit status %d" % status
+
+
+class Trouble(Exception):
+    """The group did not finish: outcome, path, reason and notes of the result that says so, and what the rank wrote."""
+
+    def __init__(self, outcome, path, reason, said="", **notes):
+        super().__init__(reason)
+        self.outcome, self.path, self.reason, self.said, self.notes = outcome, path, reason, said, notes
+
+
+class Unavailable(Exception):
+    """A rank found no torch or no GPU: kind and reason."""
+
+
+def collectives(context):
+    """The sequence as the environment is, then without the switches that were left in it, and the factor between the two."""
+    plan = context.plan
+    gpus = list(plan.gpus) or None
+    world = CPU_RANKS if plan.device == "cpu" else len(gpus or ())
+    if world < 2:
+        yield context.skipped("one GPU has no peer")
+        return
+    rates_why = next((plan.no_rates[int(index)] for index, _ in gpus or () if int(index) in plan.no_rates), "")
+    deadline = time.monotonic() + SHARE_OF_DEADLINE * float(plan.deadlines.get(TEST, 90.0))
+    found = {}
+    for switches in runs(os.environ) if plan.device == "cuda" else [{}]:
+        suffix = " without " + ", ".join(sorted(switches)) if switches else ""
+        try:
+            results, notes = conduct(context, world, switches, deadline, rates_why)
+        except Trouble as trouble:
+            yield dict(context.result(trouble.outcome, trouble.path + suffix, trouble.reason, {}, trouble.notes), stderr_tail=trouble.said)
+            return
+        for path, (values, more) in results.items():
+            if switches and found.get(path, {}).get("bus_gb_per_s") and "bus_gb_per_s" in values:
+                values["faster_by"] = values["bus_gb_per_s"] / found[path]["bus_gb_per_s"]
+            found.setdefault(path, values)
+            yield context.ran(path + suffix, values, **dict(notes, **more))
+    if rates_why:
+        yield context.skipped(rates_why, "rates")
+
+
+def runs(environment):
+    """The environments to try: as it is, and with what slows NCCL down switched back."""
+    set_now = {**configured(), **{name: environment[name] for name in LEFT_OVER if name in environment}}
+    slow = {name for name, value in set_now.items() if value.strip().upper() not in HARMLESS[name]}
+    return [{}] + ([{name: LEFT_OVER[name] for name in slow}] if slow else [])
+
+
+def configured():
+    """The same switches where NCCL's own files set them; the environment comes before those."""
+    found = {}
+    for path in CONFIGURATIONS:
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:
+                lines = file.read(1 << 16).splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            name, _, value = line.partition("#")[0].partition("=")
+            if name.strip() in LEFT_OVER:
+                found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def conduct(context, world, switches, deadline, rates_why):
+    """Run the group once: ({path: (values, notes)}, notes of the run). Raises Trouble; no process of the group survives."""
+    with contextlib.ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsdoctor-", dir=context.plan.scratch or None))
+        ranks = [start_rank(context, number, world, switches, scratch, rates_why) for number in range(world)]
+        stack.callback(end, ranks)
+        watch(context, ranks, deadline, stack)
+        logs = {rank.number: read_tail(rank.log, 1 << 20) for rank in ranks}
+        return combined(context, ranks, world), notes_of(logs)
+
+
+def start_rank(context, number, world, switches, scratch, rates_why):
+    """Start one rank with a pipe for what it says and files for NCCL's log and its standard error."""
+    plan = context.plan
+    log, errors = (os.path.join(scratch, "rank-%d.%s" % (number, kind)) for kind in ("nccl.log", "stderr"))
+    read_end, write_end = os.pipe()
+    environment = {**os.environ, **switches, "DSDOCTOR_RESULT_FD": str(write_end), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": log}
+    environment.pop("NCCL_DEBUG_SUBSYS", None)
+    arguments = ["--device", plan.device, "--scratch", scratch, "--gpus", ",".join("%s@%s" % gpu for gpu in plan.gpus)]
+    arguments += ["--rank", "%d/%d" % (number, world)]
+    if rates_why:
+        arguments.append("--correct-only")
+    with open(errors, "wb") as file:
+        # The ranks stay in this process's group, so that whoever ends that ends them too.
+        process = subprocess.Popen(
+            [sys.executable, "-c", BOOTSTRAP, SCRIPT, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            pass_fds=(write_end,),
+        )
+    os.close(write_end)
+    os.set_blocking(read_end, False)
+    return Rank(number, process, read_end, log, errors)
+
+
+def end(ranks):
+    """Kill what is left of the group."""
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.process.kill()
+    for rank in ranks:
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            rank.process.wait(5)
+        with contextlib.suppress(OSError):
+            rank.process.stdin.close()
+        os.close(rank.descriptor)
+
+
+def watch(context, ranks, deadline, stack):
+    """Follow the group until all ranks are done; Trouble when one cannot go on, ends, or does not get there in time."""
+    waiting = set()
+    with selectors.DefaultSelector() as selector:
+        for rank in ranks:
+            selector.register(rank.descriptor, selectors.EVENT_READ, rank)
+        while not all(rank.done for rank in ranks):
+            for key, _ in selector.select(0.05):
+                for event in events_of(key.data, selector):
+                    follow(context, key.data, event, ranks, waiting, stack)
+            failed = next((rank for rank in ranks if rank.failed), None)
+            gone = next((rank for rank in ranks if not rank.done and not rank.failed and rank.ended() and not more(rank)), None)
+            if failed is not None:
+                raise trouble_of(ranks, failed)
+            if gone is not None:
+                killed = gone.ended().startswith("SIG")
+                raise Trouble(
+                    "crash" if killed else "error",
+                    gone.stage,
+                    "rank %d: %s while %s" % (gone.number, gone.ended(), gone.stage),
+                    **told(ranks, gone),
+                )
+            if time.monotonic() > deadline:
+                raise hang(ranks)
+
+
+def events_of(rank, selector):
+    """The events in what a rank wrote since the last look."""
+    try:
+        chunk = os.read(rank.descriptor, 1 << 16)
+    except BlockingIOError:
+        return []
+    if not chunk:
+        selector.unregister(rank.descriptor)
+        return []
+    *lines, rank.rest = (rank.rest + chunk).split(b"\n")
+    found = []
+    for line in lines:
+        with contextlib.suppress(ValueError):
+            found.append(json.loads(line))
+    return found
+
+
+def more(rank):
+    """Whether a rank that ended left something to read."""
+    try:
+        chunk = os.read(rank.descriptor, 1 << 16)
+    except (BlockingIOError, OSError):
+        return False
+    rank.rest += chunk
+    return bool(chunk)
+
+
+def follow(context, rank, event, ranks, waiting, stack):
+    """Act on one event of a rank."""
+    kind = event.get("event")
+    if kind == "stage":
+        rank.stage = event["name"]
+    elif kind == "ready" and rank.number == 0:
+        common.say("ready", at=time.monotonic(), torch=event["torch"], import_s=event["import_s"], init_s=event["init_s"])
+    elif kind == "unavailable":
+        raise Unavailable(event["kind"], event["reason"])
+    elif kind == "port":
+        for other in ranks[1:]:
+            other.tell(str(event["port"]))
+    elif kind == "timing":
+        waiting.add(rank.number)
+        if len(waiting) == len(ranks):
+            for name in sorted("gpu-%s" % index for index, _ in context.plan.gpus):
+                stack.enter_context(common.lock(context.plan.scratch, name))
+            for other in ranks:
+                other.tell("go")
+    elif kind == "result":
+        rank.results[event["path"]] = event
+    elif kind == "failed":
+        rank.failed = (event["outcome"], event["reason"])
+    elif kind == "done":
+        rank.done = True
+
+
+def trouble_of(ranks, failed):
+    """The result for a rank that said why it cannot go on; a time-out of one that waits names the one it waits for."""
+    outcome, reason = failed.failed
+    behind = late(ranks)
+    if outcome == "error" and re.search(r"time[d ]?-?out|timeout", reason, re.IGNORECASE) and behind:
+        return hang(ranks)
+    return Trouble(outcome, failed.stage, "rank %d while %s: %s" % (failed.number, failed.stage, reason), **told(ranks, failed))
+
+
+def late(ranks):
+    """The ranks that are behind the others; none when all are at the same stage."""
+    order = {name: place for place, name in enumerate(STAGES)}
+    places = {rank.number: len(STAGES) if rank.done else order.get(rank.stage, -1) for rank in ranks}
+    last = min(places.values())
+    return [rank for rank in ranks if places[rank.number] == last] if last < max(places.values()) else []
+
+
+def hang(ranks):
+    """The result for a group that did not get there in time, with the ranks that the others wait for."""
+    behind = late(ranks)
+    if behind:
+        where = " and ".join("rank %d is at '%s'" % (rank.number, rank.stage) for rank in behind[:4])
+        others = next(rank.stage for rank in ranks if rank not in behind)
+        return Trouble("hang", others, "%s while the others wait at '%s'" % (where, others), **told(ranks, behind[0]))
+    return Trouble("hang", ranks[0].stage, "all ranks are at '%s' and none goes on" % ranks[0].stage, **told(ranks, ranks[0]))
+
+
+def told(ranks, rank):
+    """About a failure: which rank, NCCL's first warning of all ranks, the end of what the rank wrote."""
+    logs = {one.number: read_tail(one.log, 1 << 20) + read_tail(one.errors, 1 << 18) for one in ranks}
+    return dict(notes_of(logs), rank=rank.number, said=read_tail(rank.errors, TAIL_BYTES).strip())
+
+
+def read_tail(path, limit):
+    """The last bytes of a file as text; empty when it is not there."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.path.getsize(path) - limit))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+WARNING = re.compile(r"(?:^\[([-\d :]+)\] )?[^\n]*?NCCL WARN (.*)", re.MULTILINE)
+TRANSPORT = re.compile(r"NCCL INFO Channel \d+(?:/\d+)? : \d+\[[^\]]*\] -> \d+\[[^\]]*\](?: \[[a-z]+\])? via (\S+)")
+VERSION = re.compile(r"NCCL version (\S+)")
+CHANNELS = re.compile(r"(\d+) coll channels, \d+ (?:collnet|tree) channels, (\d+) nvls channels")
+
+
+def notes_of(logs):
+    """What NCCL's logs say: version, transports, channels, and the warning that came first."""
+    notes = {}
+    text = "\n".join(logs.values())
+    warnings = [(found[1] or "9", number, found[2].strip()) for number, log in sorted(logs.items()) for found in WARNING.finditer(log)]
+    if warnings:
+        _, number, said = min(warnings, key=lambda item: item[:2])
+        notes["first_warning"] = "rank %d: %s" % (number, said)
+    transports = sorted(set(TRANSPORT.findall(text)))
+    if transports:
+        notes["transport"] = ", ".join(transports)
+    version = VERSION.search(text)
+    if version:
+        notes["nccl"] = version[1]
+    channels = CHANNELS.search(text)
+    if channels:
+        notes.update(channels=channels[1], nvls_channels=channels[2])
+    return notes
+
+
+def combined(context, ranks, world):
+    """One result for each path from those of all ranks: the wrong elements together, the slowest rank's time."""
+    found = {}
+    for path, event in ranks[0].results.items():
+        events = [rank.results[path] for rank in ranks if path in rank.results]
+        refused = next((one["refused"] for one in events if one.get("refused")), "")
+        if refused:
+            found[path] = ({}, {"refused": refused, "ranks": world})
+            continue
+        values = {"wrong": sum(one["wrong"] for one in events)}
+        notes = {"ranks": world, "bytes": event["bytes"], "backend": event["backend"]}
+        if "call_s" in event:
+            call_s = max(one["call_s"] for one in events) * (3 if context.fault == "slow" else 1)
+            factor = {"all-reduce": 2.0}.get(path, 1.0) * (world - 1) / world
+            values.update(call_s=call_s, bus_gb_per_s=event["bytes"] / call_s * factor / 1e9)
+        if "first_call_s" in event:
+            values["first_call_s"] = max(one["first_call_s"] for one in events)
+        found[path] = (values, notes)
+    return found
+
+
+# --- a rank -----------------------------------------------------------------------------------------------------------
+
+STAGES = (
+    "starting",
+    "importing torch",
+    "initialising CUDA",
+    "ready to join",
+    "joining the group",
+    "barrier",
+    "all-reduce of 4 bytes",
+    "all-to-all",
+    "all-gather and reduce-scatter",
+    "waiting for a quiet moment",
+    "timing all-reduce",
+    "timing all-to-all",
+    "timing all-gather",
+    "timing reduce-scatter",
+    "leaving",
+)
+"""In the order in which a rank goes through them."""
+
+
+def stage(name):
+    """Say what comes next."""
+    common.say("stage", name=name, at=time.monotonic())
+
+
+class Group:
+    """What a rank works with."""
+
+    def __init__(self, torch, number, world, device, backend, wrong):
+        self.torch, self.number, self.world, self.device, self.backend, self.wrong = torch, number, world, device, backend, wrong
+        self.distributed = torch.distributed
+
+    def synchronize(self):
+        """Wait for the device."""
+        if self.device.type == "cuda":
+            self.torch.cuda.synchronize(self.device)
+
+    def barrier(self):
+        """Wait for all ranks."""
+        if self.device.type == "cuda":
+            self.distributed.barrier(device_ids=[self.device.index])
+        else:
+            self.distributed.barrier()
+
+
+def take(name):
+    """An argument with its value, taken out of sys.argv before the plan is read."""
+    place = sys.argv.index(name)
+    value = sys.argv[place + 1]
+    del sys.argv[place : place + 2]
+    return value
+
+
+def be_rank():
+    """Join the group and go through the sequence; what goes wrong is said, and the process ends."""
+    number, world = (int(part) for part in take("--rank").split("/"))
+    correct_only = "--correct-only" in sys.argv
+    if correct_only:
+        sys.argv.remove("--correct-only")
+    plan = common.read_plan()
+    fault = plan.faults.get(TEST, "")
+    torch, gpus, hidden = common.open_torch(plan)
+    stage("ready to join")
+    try:
+        if hidden:
+            raise common.Skip("GPU %d: %s" % next(iter(hidden.items())))
+        if not torch.distributed.is_available():
+            raise common.Skip("torch %s was built without torch.distributed" % torch.__version__)
+        group = join(torch, plan, gpus, number, world, fault)
+        sequence(group)
+        if not correct_only:
+            rates(group)
+        stage("leaving")
+        group.barrier()
+    except Exception as error:
+        outcome = "error" if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError) else common.outcome_of(error)
+        common.say("failed", outcome="skipped" if isinstance(error, common.Skip) else outcome, reason=common.text_of(error))
+        # Whoever waits for this rank in a collective is ended by the conductor.
+        common.leave(plan, 1)
+    common.say("done")
+    # Destroying the group talks to the others once more; the conductor ends them all.
+    common.leave(plan, 0)
+
+
+def join(torch, plan, gpus, number, world, fault):
+    """Rank 0 opens the store on a free port of this machine and tells it; then the group is formed."""
+    while fault == "absent-rank" and number == world - 1:
+        time.sleep(0.05)
+    patience = datetime.timedelta(seconds=300)
+    distributed = torch.distributed
+    stage("joining the group")
+    if number == 0:
+        store = distributed.TCPStore("127.0.0.1", 0, world, True, timeout=patience, wait_for_workers=False)
+        common.say("port", port=store.port)
+    else:
+        store = distributed.TCPStore("127.0.0.1", int(sys.stdin.readline()), world, False, timeout=patience, wait_for_workers=False)
+    backend = "nccl" if plan.device == "cuda" else "gloo"
+    settings = {"backend": backend, "store": store, "rank": number, "world_size": world, "timeout": patience}
+    if plan.device == "cpu":
+        device = torch.device("cpu")
+        distributed.init_process_group(**settings)
+    else:
+        device = torch.device("cuda", gpus[number].ordinal)
+        torch.cuda.set_device(device)
+        try:
+            distributed.init_process_group(device_id=device, **settings)
+        except TypeError:
+            distributed.init_process_group(**settings)
+    return Group(torch, number, world, device, backend, fault == "wrong")
+
+
+def sequence(group):
+    """Values first: each collective on data that tells where it came from."""
+    torch, distributed, number, world = group.torch, group.distributed, group.number, group.world
+    stage("barrier")
+    started = time.monotonic()
+    group.barrier()
+    group.synchronize()
+    first_s = time.monotonic() - started
+    stage("all-reduce of 4 bytes")
+    one = torch.full((1,), number + 1, dtype=torch.int32, device=group.device)
+    distributed.all_reduce(one)
+    wrong = int(int(one.item()) + (1 if group.wrong else 0) != world * (world + 1) // 2)
+    say_result(group, "all-reduce small", 4, wrong, first_call_s=first_s)
+    stage("all-to-all")
+    attempt(group, "all-to-all values", all_to_all_wrong)
+    stage("all-gather and reduce-scatter")
+    attempt(group, "all-gather and reduce-scatter values", gather_scatter_wrong)
+
+
+def attempt(group, path, body):
+    """A collective that this back end may not have; every rank then refuses alike and the sequence goes on."""
+    try:
+        size, wrong = body(group)
+    except (NotImplementedError, AttributeError) as error:
+        common.say("result", path=path, refused=common.text_of(error))
+        return
+    except RuntimeError as error:
+        if not re.search(r"does not support|not implemented|unsupported", str(error), re.IGNORECASE):
+            raise
+        common.say("result", path=path, refused=common.text_of(error))
+        return
+    say_result(group, path, size, wrong)
+
+
+def say_result(group, path, size, wrong, **more):
+    """One result of this rank."""
+    common.say("result", path=path, bytes=size, wrong=wrong, backend=group.backend, **more)
+
+
+def words(group, sender, receiver, count):
+    """What one rank sends to another: no two messages are alike."""
+    torch = group.torch
+    return torch.arange(count, dtype=torch.int32, device=group.device) * 64 + (sender * group.world + receiver) * 1_000_003
+
+
+def all_to_all_wrong(group):
+    """Equal shares of 1 MiB, then shares that grow with the receiver's number; words that differ are counted."""
+    torch, number, world = group.torch, group.number, group.world
+    equal = [MIB // 4] * world
+    growing = [1000 + 37 * receiver for receiver in range(world)]
+    wrong = 0
+    for counts, received in ((equal, equal), (growing, [growing[number]] * world)):
+        source = torch.cat([words(group, number, receiver, count) for receiver, count in enumerate(counts)])
+        target = torch.zeros(sum(received), dtype=torch.int32, device=group.device)
+        group.distributed.all_to_all_single(target, source, received, counts)
+        expected = torch.cat([words(group, sender, number, count) for sender, count in enumerate(received)])
+        if group.wrong:
+            target[::7] += 1
+        wrong += int((target != expected).sum())
+    return MIB * world, wrong
+
+
+def gather_scatter_wrong(group):
+    """The pair that engines use in place of all-to-all."""
+    torch, number, world = group.torch, group.number, group.world
+    count = MIB // 4
+    gathered = torch.zeros(count * world, dtype=torch.int32, device=group.device)
+    group.distributed.all_gather_into_tensor(gathered, words(group, number, 0, count))
+    expected = torch.cat([words(group, sender, 0, count) for sender in range(world)])
+    if group.wrong:
+        gathered[::7] += 1
+    wrong = int((gathered != expected).sum())
+    scattered = torch.zeros(count, dtype=torch.int32, device=group.device)
+    group.distributed.reduce_scatter_tensor(scattered, expected + number)
+    own = words(group, number, 0, count) * world + world * (world - 1) // 2
+    return MIB * world, wrong + int((scattered != own).sum())
+
+
+def rates(group):
+    """256 MiB through each collective, when the conductor has the GPUs for this group alone."""
+    torch, distributed, world = group.torch, group.distributed, group.world
+    size = (256 * MIB if group.device.type == "cuda" else MIB) // (world * 512) * world * 512
+    whole = torch.randn(size // 2, device=group.device).to(torch.bfloat16)
+    other = torch.empty_like(whole)
+    part = torch.empty(whole.numel() // world, dtype=whole.dtype, device=group.device)
+    calls = (
+        ("all-reduce", lambda: distributed.all_reduce(other)),
+        ("all-to-all", lambda: distributed.all_to_all_single(other, whole)),
+        ("all-gather", lambda: distributed.all_gather_into_tensor(other, part)),
+        ("reduce-scatter", lambda: distributed.reduce_scatter_tensor(part, whole)),
+    )
+    other.copy_(whole)
+    part.copy_(whole[: part.numel()])
+    stage("waiting for a quiet moment")
+    common.say("timing")
+    sys.stdin.readline()
+    for path, call in calls:
+        stage("timing " + path)
+        attempt_rate(group, path, call, size)
+
+
+def attempt_rate(group, path, call, size):
+    """Seconds of one call: the best of a few runs, after calls that set the transport up."""
+    try:
+        started = time.monotonic()
+        call()
+        group.synchronize()
+        first_s = time.monotonic() - started
+        call()
+        best = float("inf")
+        for _ in range(REPEATS):
+            group.barrier()
+            group.synchronize()
+            started = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            group.synchronize()
+            best = min(best, (time.perf_counter() - started) / CALLS)
+    except (NotImplementedError, AttributeError) as error:
+        common.say("result", path=path, refused=common.text_of(error))
+        return
+    say_result(group, path, size, 0, call_s=best, first_call_s=first_s)
+
+
+def heeded(context, unavailable):
+    """The results of the test; what makes all tests impossible is kept for after its end."""
+    try:
+        yield from collectives(context)
+    except Unavailable as found:
+        unavailable.append(found)
+
+
+def main():
+    """The conductor: one test, once for all GPUs."""
+    plan = common.read_plan()
+    plan.stacks = os.fdopen(os.dup(2), "w")
+    common.say("stage", at=time.monotonic(), name="starting the ranks")
+    # The conductor holds no GPU itself, so the context has none to synchronise.
+    context = common.Context(None, plan, TEST, None, [])
+    if not plan.tests or TEST in plan.tests:
+        unavailable = []
+        common.run_one(lambda context: heeded(context, unavailable), context)
+        if unavailable:
+            common.unavailable(plan, *unavailable[0].args)
+    common.say("done", at=time.monotonic())
+    common.leave(plan, 0)
+
+
+if __name__ == "__main__":
+    if "--rank" in sys.argv:
+        be_rank()
+    else:
+        main()
