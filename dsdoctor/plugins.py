@@ -55,6 +55,11 @@ def load_probes(entry_points: Iterable[EntryPoint] | None = None) -> tuple[Probe
     return tuple(probes)
 
 
+def smoke_test_names() -> tuple[str, ...]:
+    """The names of the GPU tests."""
+    return tuple(importlib.import_module(f"{BUILT_IN_PROBES}.smoke_tests").NAMES)
+
+
 def load(entry_points: Iterable[EntryPoint] | None = None) -> Parts:
     """The built-in parts, then those of the plugins (`None`: the installed ones)."""
     probes: list[Probe] = list(importlib.import_module(BUILT_IN_PROBES).PROBES)

@@ -56,6 +56,12 @@ SMOKE_TESTS: tuple[SmokeTest, ...] = (
         about="FP8 matrix product with the model's own scales (1x128 activations, 128x128 weights), float and power-of-two",
     ),
     SmokeTest(name="mxfp8", script="smoke_shared.py", about="MXFP8 matrix product (1x32, E8M0 scales) on Blackwell"),
+    SmokeTest(
+        name="fp8-accumulation",
+        script="smoke_shared.py",
+        about="how precisely FP8 products accumulate, fast against accurate",
+        level="full",
+    ),
     SmokeTest(name="silent-corruption", script="smoke_shared.py", about="one BF16 product many times, bit for bit the same", deadline_s=30),
     SmokeTest(name="bf16-rate", script="smoke_shared.py", about="BF16 matrix product, TFLOP/s"),
     SmokeTest(name="fp8-rate", script="smoke_shared.py", about="FP8 matrix product, TFLOP/s"),
@@ -64,19 +70,13 @@ SMOKE_TESTS: tuple[SmokeTest, ...] = (
         name="pcie", script="smoke_shared.py", about="pinned copies between host and GPU, with the link read under load", deadline_s=60
     ),
     SmokeTest(
-        name="fp8-accumulation",
-        script="smoke_shared.py",
-        about="how precisely FP8 products accumulate, fast against accurate",
-        level="full",
-    ),
-    SmokeTest(
         name="attention", script="smoke_attention.py", about="torch's attention, each back end against FP64; split-KV merge", deadline_s=40
     ),
     SmokeTest(
         name="flashmla",
         script="smoke_attention.py",
         about="FlashMLA dense decode against FP64",
-        modules=("flash_mla",),
+        modules=("flash_mla", "sgl_kernel"),
         deadline_s=40,
     ),
     SmokeTest(
@@ -101,6 +101,14 @@ SMOKE_TESTS: tuple[SmokeTest, ...] = (
         name="p2p",
         script="smoke_links.py",
         about="copies between every pair of GPUs, values compared, GB/s",
+        minimum_gpus=2,
+        deadline_s=60,
+    ),
+    SmokeTest(
+        name="pcie-together",
+        script="smoke_links.py",
+        about="pinned copies of all GPUs at once: who shares an uplink",
+        level="full",
         minimum_gpus=2,
         deadline_s=60,
     ),

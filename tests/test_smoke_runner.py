@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -9,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -546,14 +547,35 @@ def test_directories_for_compiled_code(common: ModuleType, tmp_path: Path) -> No
     assert "/proc/nope" in common.unusable_directory("/proc/nope")
 
 
-def test_a_lock_is_held_against_others_and_freed(common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "LOCK_WAIT_S", 0.02)
-    with common.lock(str(tmp_path), "gpu-0"):
-        with common.lock(str(tmp_path), "gpu-1"):
+@contextlib.contextmanager
+def another_child(common: ModuleType, scratch: Path, how: str) -> Iterator[None]:
+    """Another process that holds gpu-0, alone or beside others."""
+    hold = "common.lock(scratch, 'gpu-0')" if how == "alone" else "common.beside_others(scratch, ['gpu-0'])"
+    code = (
+        f"import importlib.util, sys\nspec = importlib.util.spec_from_file_location('common', {common.__file__!r})\n"
+        "common = importlib.util.module_from_spec(spec); sys.modules['common'] = common; spec.loader.exec_module(common)\n"
+        f"scratch = {str(scratch)!r}\nwith {hold}:\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.communicate("")
+
+
+def test_a_rate_is_measured_while_no_other_child_uses_the_gpu(common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "LOCK_WAIT_S", 0.05)
+    scratch = str(tmp_path)
+    with common.beside_others(scratch, ["gpu-0"]), common.lock(scratch, "gpu-0"), common.lock(scratch, "host-links"):
+        pass
+    with another_child(common, tmp_path, "beside others"):
+        with common.beside_others(scratch, ["gpu-0"]):
             pass
-        with pytest.raises(common.Skip, match="another test held gpu-0"), common.lock(str(tmp_path), "gpu-0"):
+        with pytest.raises(common.Skip, match="another test held gpu-0"), common.lock(scratch, "gpu-0"):
             pass
-    with common.lock(str(tmp_path), "gpu-0"):
+    with another_child(common, tmp_path, "alone"), pytest.raises(common.Skip), common.beside_others(scratch, ["gpu-0"]):
+        pass
+    with common.lock(scratch, "gpu-0"):
         pass
 
 

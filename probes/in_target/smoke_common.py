@@ -417,20 +417,60 @@ def unusable_directory(path):
     return ""
 
 
+_LOCK_FILES = {}
+"""One open file a lock: a lock of flock(2) belongs to the open file, so its mode can be changed but not doubled."""
+_SHARED = set()
+_EXCLUSIVE = set()
+
+
+def take(scratch, name, mode):
+    """Take a lock that all children of one run share; skip the test when others keep it too long. The kernel frees it with its process."""
+    if name not in _LOCK_FILES:
+        _LOCK_FILES[name] = open(os.path.join(scratch, name + ".lock"), "w")
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(_LOCK_FILES[name], mode | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if time.monotonic() > deadline:
+                raise Skip("another test held %s for %.0f s" % (name, LOCK_WAIT_S)) from None
+            time.sleep(0.002)
+
+
+def release(name):
+    fcntl.flock(_LOCK_FILES[name], fcntl.LOCK_UN)
+
+
+@contextlib.contextmanager
+def beside_others(scratch, names):
+    """Use GPUs together with other children, but not while one of them measures a rate."""
+    for name in names:
+        take(scratch, name, fcntl.LOCK_SH)
+        _SHARED.add(name)
+    try:
+        yield
+    finally:
+        for name in names:
+            _SHARED.discard(name)
+            release(name)
+
+
 @contextlib.contextmanager
 def lock(scratch, name):
-    """Hold a lock that all children of one run share; skip the test when another one keeps it too long. The kernel frees it with its process."""
-    with open(os.path.join(scratch, name + ".lock"), "w") as file:
-        deadline = time.monotonic() + LOCK_WAIT_S
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise Skip("another test held %s for %.0f s" % (name, LOCK_WAIT_S)) from None
-                time.sleep(0.002)
+    """Hold one thing against all other children. What this child shares is let go first, so that two that wait cannot wait for each other."""
+    for shared in _SHARED - _EXCLUSIVE:
+        release(shared)
+    take(scratch, name, fcntl.LOCK_EX)
+    _EXCLUSIVE.add(name)
+    try:
         yield
+    finally:
+        _EXCLUSIVE.discard(name)
+        release(name)
+        if not _EXCLUSIVE:
+            for shared in sorted(_SHARED):
+                take(scratch, shared, fcntl.LOCK_SH)
 
 
 def outcome_of(error):
@@ -483,17 +523,20 @@ def run_one(body, context):
     """One test on one GPU, between its start and its end."""
     who = {"test": context.test, "gpu": None if context.gpu is None else context.gpu.index}
     say("start", at=time.monotonic(), **who)
-    context.watch()
     last = time.monotonic()
     poison, plan = "", context.plan
     try:
-        if context.on_gpu and context.gpu is not None:
-            context.torch.cuda.set_device(context.gpu.ordinal)
-        misbehave(context.fault)
-        for found in body(context):
-            now = time.monotonic()
-            say("result", **{**who, "elapsed_s": round(now - last, 4), **found})
-            last = now
+        with beside_others(plan.scratch, ["gpu-%d" % index for index in context.indices()]):
+            context.watch()
+            last = time.monotonic()
+            if context.on_gpu and context.gpu is not None:
+                context.torch.cuda.set_device(context.gpu.ordinal)
+            misbehave(context.fault)
+            for found in body(context):
+                now = time.monotonic()
+                say("result", **{**who, "elapsed_s": round(now - last, 4), **found})
+                last = now
+            context.synchronize()
     except Exception as error:
         traceback.print_exc()
         found = context.raised("", error)

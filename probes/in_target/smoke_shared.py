@@ -410,12 +410,12 @@ TESTS = {
     "fp8-gemm": fp8_gemm,
     "fp8-block": fp8_block,
     "mxfp8": mxfp8,
+    "fp8-accumulation": fp8_accumulation,
     "silent-corruption": silent_corruption,
     "bf16-rate": bf16_rate,
     "fp8-rate": fp8_rate,
     "memory-copy": memory_copy,
     "pcie": pcie,
-    "fp8-accumulation": fp8_accumulation,
 }
 
 if __name__ == "__main__":
