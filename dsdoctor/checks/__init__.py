@@ -61,6 +61,16 @@ from dsdoctor.checks.pcie.iommu_translation import iommu_translation
 from dsdoctor.checks.pcie.link_degraded import link_degraded
 from dsdoctor.checks.pcie.replay_rate import replay_rate
 from dsdoctor.checks.rdma.peermem_missing import peermem_missing
+from dsdoctor.checks.smoke.attention import attention
+from dsdoctor.checks.smoke.bandwidth import bandwidth
+from dsdoctor.checks.smoke.collectives import collectives
+from dsdoctor.checks.smoke.fa3 import fa3
+from dsdoctor.checks.smoke.fp8_block import fp8_block
+from dsdoctor.checks.smoke.fp8_gemm import fp8_gemm
+from dsdoctor.checks.smoke.numerics import numerics
+from dsdoctor.checks.smoke.rate import rate
+from dsdoctor.checks.smoke.silent_corruption import silent_corruption
+from dsdoctor.checks.smoke.triton import triton
 from dsdoctor.checks.system.cache_not_writable import cache_not_writable
 from dsdoctor.checks.system.disk_full import disk_full
 from dsdoctor.checks.system.glibc_too_old import glibc_too_old
@@ -171,6 +181,17 @@ CHECKS: tuple[Check, ...] = (
     no_nvcc,
     cuda_home_mismatch,
     host_compiler,
+    # smoke
+    fp8_gemm,
+    fp8_block,
+    triton,
+    attention,
+    fa3,
+    collectives,
+    bandwidth,
+    rate,
+    silent_corruption,
+    numerics,
 )
 
 

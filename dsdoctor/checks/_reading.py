@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from dsdoctor.facts import DriverLibrary, KernelDriver, NvmlVersions, Section, State
+from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Section, State
 from dsdoctor.findings import Doubt, Evidence, NotApplicable
 from dsdoctor.versions import DriverVersion
 
 LIBCUDA = "libcuda.so.1"
+
+NO_LIBCUDA = NotApplicable(reason="the loader finds no libcuda.so.1")
+NO_CUDA_BUILD = NotApplicable(reason="torch is built without CUDA")
+NO_EXTENSIONS = NotApplicable(reason="no compiled extension of this stack is installed")
 
 
 def driver_version(kernel_driver: Section[KernelDriver], nvml_versions: Section[NvmlVersions]) -> tuple[DriverVersion, Evidence] | None:
@@ -29,6 +33,11 @@ def no_driver_version(kernel_driver: Section[KernelDriver]) -> Doubt | NotApplic
     if kernel_driver.state is State.ABSENT:
         return NotApplicable(reason=kernel_driver.why or "no driver is loaded")
     return Doubt(subject="driver", reason="the version of the driver is not known")
+
+
+def no_gpu(gpus: Section[tuple[Gpu, ...]]) -> NotApplicable:
+    """What to say to a question about GPUs where there is none."""
+    return NotApplicable(reason=gpus.why or "there is no NVIDIA GPU")
 
 
 def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:

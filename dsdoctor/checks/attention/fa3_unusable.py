@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.facts import Extension, Gpu, Package, Section, State, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Companions, Gpus
 from dsdoctor.versions import ComputeCapability, CudaVersion
@@ -80,7 +80,8 @@ CASES = (
     Case(
         title="FlashAttention 2 on Ampere: another package",
         sections={"packages": (Package(name="flash-attn", version="2.8.3"),), "gpus": A100},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="FlashAttention-3 is not installed",
     ),
     Case(
         title="libcuda is missing, which is no fault of the build",
@@ -109,8 +110,10 @@ def fa3_unusable(
     gpus_matrix: Gpus,
     companions_matrix: Companions,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """An installed FlashAttention-3 needs Hopper and a build that loads."""
+    if not any(package.name in PACKAGES for package in packages):
+        yield NotApplicable(reason="FlashAttention-3 is not installed")
     for package in packages:
         if package.name not in PACKAGES:
             continue

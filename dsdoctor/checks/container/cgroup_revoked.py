@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks.container._reading import NO_DEVICE_FILES
 from dsdoctor.facts import Container, DeviceNode, NvmlStart, Section, State, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCES = (
@@ -93,6 +94,12 @@ CASES = (
         says="no answer within 5 s",
     ),
     Case(title="not in a container", sections={"container": absent("a plain host")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a container without GPU device files",
+        sections={"container": Container(runtime="docker"), "device_nodes": ()},
+        status=Status.NOT_APPLICABLE,
+        says="no GPU device file",
+    ),
 )
 
 
@@ -108,7 +115,7 @@ def cgroup_revoked(
     device_nodes: Section[tuple[DeviceNode, ...]],
     nvml_start: Section[NvmlStart],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find GPU device files that a device cgroup refuses."""
     nodes = device_nodes.value or ()
     gpu_files = [node for node in nodes if GPU_FILE.fullmatch(node.path)]
@@ -140,5 +147,7 @@ def cgroup_revoked(
             reason="it says Unknown Error although the device files can be opened: another reason than a device cgroup",
             settle="dmesg | grep -iE 'NVRM|Xid' | tail -20    # on the host",
         )
+    elif device_nodes.state in (State.KNOWN, State.ABSENT) and not any(node.path.startswith("/dev/nvidia") for node in nodes):
+        yield NO_DEVICE_FILES
     elif device_nodes.state not in (State.KNOWN, State.ABSENT) and nvml is None:
         yield Doubt(subject="the container", reason=f"the device files are not known ({device_nodes.why or 'nobody looked'})")

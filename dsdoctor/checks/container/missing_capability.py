@@ -20,8 +20,9 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks.container._reading import NO_DEVICE_FILES
 from dsdoctor.facts import Container, DeviceNode, DriverLibrary, EnvironmentVariable, Section, State, Wsl, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCES = (
@@ -105,7 +106,8 @@ CASES = (
     Case(
         title="no GPU was passed in: then libraries are not the problem",
         sections={"container": Container(runtime="enroot"), "device_nodes": (), "environment": (), "driver_libraries": ()},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="the container has no GPU device file",
     ),
     Case(
         title="a runtime that does not read the variable, and nobody looked for libraries",
@@ -131,12 +133,13 @@ def missing_capability(
     driver_libraries: Section[tuple[DriverLibrary, ...]],
     wsl: Section[Wsl],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find driver libraries that the container runtime did not mount."""
     no_gpu_files = device_nodes.state is State.ABSENT or (
         device_nodes.state is State.KNOWN and not any(GPU_FILE.fullmatch(node.path) for node in device_nodes.value or ())
     )
     if no_gpu_files or wsl.state is State.KNOWN:
+        yield NotApplicable(reason="under WSL the driver libraries come from Windows") if wsl.state is State.KNOWN else NO_DEVICE_FILES
         return
     asked = {item.name: item.value for item in environment.value or ()}.get(VARIABLE)
     lacking, evidence = _lacking(container, asked, environment, driver_libraries)

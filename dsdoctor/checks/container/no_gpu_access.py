@@ -32,7 +32,7 @@ from dsdoctor.facts import (
     Wsl,
     absent,
 )
-from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 
 SOURCE = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"
@@ -121,7 +121,8 @@ CASES = (
             "pci_devices": (),
             "kernel_driver": absent("no module is loaded"),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU and no driver show on this node",
     ),
     Case(
         title="no device files, and nothing says whether the node has a GPU",
@@ -154,7 +155,7 @@ def no_gpu_access(
     environment: Section[tuple[EnvironmentVariable, ...]],
     wsl: Section[Wsl],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find GPU device files that are not there, or that the user may not open."""
     if device_nodes.state not in (State.KNOWN, State.ABSENT):
         yield Doubt(subject=_subject(container), reason=f"the device files are not known ({device_nodes.why or 'nobody looked'})")
@@ -203,7 +204,7 @@ def _without_gpu_files(
     environment: Section[tuple[EnvironmentVariable, ...]],
     wsl: Section[Wsl],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     evidence = tuple(_node_has_a_gpu(pci_devices, kernel_driver, wsl))
     if not evidence:
         if State.NOT_ASKED in (pci_devices.state, kernel_driver.state) or State.UNREADABLE in (pci_devices.state, kernel_driver.state):
@@ -212,6 +213,8 @@ def _without_gpu_files(
                 reason="it has no GPU device files, and whether the node has a GPU at all is not known",
                 settle="nvidia-smi -L    # on the host, outside the container",
             )
+        else:
+            yield NotApplicable(reason="no NVIDIA GPU and no driver show on this node")
         return
     requested = next((item for item in environment.value or () if item.name == "NVIDIA_VISIBLE_DEVICES"), None)
     cause = "The container was started without GPUs, or its runtime does not use the NVIDIA Container Toolkit."
@@ -234,6 +237,7 @@ def _without_gpu_files(
         expected="/dev/nvidiactl, /dev/nvidia-uvm and one /dev/nvidiaN for each GPU of the job",
         remedies=_remedies(remedies, asked=requested is not None and requested.value.strip().lower() not in INJECTS_NOTHING),
         sources=(SOURCE,),
+        explains=("gpu.lost",),
     )
 
 
@@ -249,7 +253,8 @@ def _node_has_a_gpu(
     gpus = [device for device in pci_devices.value or () if device.kind == "gpu" and device.vendor_id.lower().removeprefix("0x") == "10de"]
     if gpus:
         yield Evidence(where="pci_devices", value=f"NVIDIA GPU at {_list([device.address for device in gpus])}")
-    if kernel_driver.value is not None:
+    # A bus that can be seen and holds no GPU settles it: containers see the bus of their host.
+    if kernel_driver.value is not None and (gpus or not pci_devices.value):
         yield Evidence(where="kernel_driver.version", value=kernel_driver.value.version)
     if wsl.value is not None and wsl.value.libcuda_directory:
         yield Evidence(where="wsl.libcuda_directory", value=wsl.value.libcuda_directory)

@@ -21,6 +21,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import (
     LD_SO,
     Entry,
@@ -44,7 +45,7 @@ from dsdoctor.facts import (
     TorchRuntime,
     absent,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import CudaVersion
 
@@ -172,7 +173,8 @@ CASES = (
             "cuda_libraries": (_toolkit("libcublas.so.13", "cublas", "13.1.0.3"),),
             "loader_hits": (_hit(_toolkit("libcublas.so.13", "cublas", "13.1.0.3"), "ld.so.cache"),),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch brings none of these libraries itself",
     ),
     Case(title="what torch would load is not known", sections={"torch_build": TORCH, "cuda_libraries": (CUBLAS,)}, status=Status.UNKNOWN),
     Case(title="the copies are not known", sections={"torch_build": TORCH}, status=Status.UNKNOWN, says="cuda libraries"),
@@ -197,10 +199,11 @@ def library_shadowed(
     file_conflicts: Section[tuple[FileConflict, ...]],
     environment: Section[tuple[EnvironmentVariable, ...]],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the CUDA libraries that torch takes with its own, folder by folder."""
     yield from _overwritten(file_conflicts, torch_build, remedies)
     if not any(own_copies(copy for copy in cuda_libraries if copy.family == family) for family in FAMILIES):
+        yield NotApplicable(reason="torch brings none of these libraries itself") if torch_build.cuda else NO_CUDA_BUILD
         return
     if loader_hits.value is None and mapped_libraries.value is None:
         yield Doubt(subject="CUDA libraries", reason="copies were found, but which ones torch loads is not known")

@@ -20,9 +20,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import Used, entry_of, is_own, own_copies, relation, used_libraries
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, LoaderHit, MappedLibrary, Package, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Cudnn, NvidiaWheels
 from dsdoctor.versions import CudaVersion, LibraryVersion
@@ -147,6 +148,12 @@ CASES = (
     ),
     Case(title="what torch loads is not known", sections={"torch_build": TORCH}, status=Status.UNKNOWN, says="not known"),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a CPU build loads none",
+        sections={"torch_build": TorchBuild(version="2.11.0+cpu"), "loader_hits": ()},
+        status=Status.NOT_APPLICABLE,
+        says="without CUDA",
+    ),
 )
 
 
@@ -169,7 +176,7 @@ def mixed_sublibraries(
     cudnn_matrix: Cudnn,
     nvidia_wheels_matrix: NvidiaWheels,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """All parts of one cuDNN major must be of one release."""
     parts = used_libraries("cudnn", loader_hits, mapped_libraries)
     wheels = [package for package in packages.value or () if package.name.startswith("nvidia-cudnn-cu")]
@@ -177,6 +184,8 @@ def mixed_sublibraries(
         unread = loader_hits.value is None and mapped_libraries.value is None
         if unread and torch_build.cuda:
             yield Doubt(subject="libcudnn", reason="which files torch loads is not known")
+        else:
+            yield NotApplicable(reason="torch loads no cuDNN") if torch_build.cuda else NO_CUDA_BUILD
         return
     mixed = False
     for major in sorted({part.soname.rpartition(".")[2] for part in parts}):

@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import (
     Used,
     copy_evidence,
@@ -32,7 +33,7 @@ from dsdoctor.checks.cuda._loading import (
     used_libraries,
 )
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, LoaderHit, MappedLibrary, Section, State, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Cudnn
 from dsdoctor.versions import LibraryVersion
@@ -175,7 +176,8 @@ CASES = (
     Case(
         title="torch of the system, without wheels: the system's cuDNN is its own",
         sections={"cuda_libraries": (SYSTEM,), "mapped_libraries": (_mapped(SYSTEM),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch brings no cuDNN itself",
     ),
     Case(
         title="the same release from another folder",
@@ -202,7 +204,8 @@ CASES = (
     Case(
         title="no torch",
         sections={"torch_build": absent("torch is not installed"), "cuda_libraries": (SYSTEM,)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch is not installed",
     ),
 )
 
@@ -223,7 +226,7 @@ def shadowed(
     environment: Section[tuple[EnvironmentVariable, ...]],
     cudnn_matrix: Cudnn,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the libcudnn that torch takes with its own."""
     everything = [copy for copy in cuda_libraries.value or () if copy.family == "cudnn"]
     all_own = own_copies(everything)
@@ -251,11 +254,13 @@ def shadowed(
         )
         return
     if torch_build.state is State.ABSENT:
+        yield NotApplicable(reason=torch_build.why or "torch is not installed")
         return
     if cuda_libraries.value is None:
         yield Doubt(subject="libcudnn", reason="the copies on this node and the one that torch loads are not known")
         return
     if not own:
+        yield NO_CUDA_BUILD if torch_build.value and not torch_build.value.cuda else NotApplicable(reason="torch brings no cuDNN itself")
         return
     if not used:
         yield Doubt(subject="libcudnn", reason="copies were found, but which copy torch loads is not known")

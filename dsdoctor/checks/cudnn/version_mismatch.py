@@ -17,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import relation
 from dsdoctor.checks.cudnn.shadowed import REFUSED
 from dsdoctor.checks.package._requirements import target_environment, torch_pin
 from dsdoctor.facts import Interpreter, Package, Platform, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Cudnn, Torch
 from dsdoctor.versions import CudaVersion, LibraryVersion
@@ -89,7 +90,8 @@ CASES = (
     Case(
         title="no wheel of cuDNN: torch takes it from elsewhere",
         sections={"torch_build": TORCH, "packages": (Package(name="torch", version="2.11.0+cu130"),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no wheel of cuDNN is installed",
     ),
     Case(
         title="a torch that nothing is known about",
@@ -121,11 +123,12 @@ def version_mismatch(
     cudnn_matrix: Cudnn,
     torch_matrix: Torch,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the installed cuDNN wheel with what torch asks for."""
     wheels = [package for package in packages if package.name == "nvidia-cudnn" or package.name.startswith("nvidia-cudnn-cu")]
     cuda = CudaVersion.parse(torch_build.cuda or "")
     if not wheels or cuda is None:
+        yield NO_CUDA_BUILD if cuda is None else NotApplicable(reason="no wheel of cuDNN is installed")
         return
     pin = torch_pin("cudnn", packages, torch_build, target_environment(interpreter.value, platform.value), torch_matrix)
     if pin is None:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version, first_libcuda
+from dsdoctor.checks._reading import NO_LIBCUDA, driver_version, first_libcuda
 from dsdoctor.facts import Container, DriverLibrary, KernelDriver, NvmlVersions, Section, TorchRuntime
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes
 from dsdoctor.versions import DriverVersion
@@ -72,6 +72,7 @@ CASES = (
         title="the driver's version is not known", sections={"driver_libraries": compat("550.54.15")}, status=Status.UNKNOWN, says="driver"
     ),
     Case(title="nobody looked for libcuda", sections={"kernel_driver": KernelDriver(version="580.95.05")}, status=Status.UNKNOWN),
+    Case(title="the loader finds no libcuda", sections={"driver_libraries": ()}, status=Status.NOT_APPLICABLE, says="no libcuda"),
 )
 
 
@@ -90,10 +91,13 @@ def compat_library_shadows(
     container: Section[Container],
     error_codes_matrix: ErrorCodes,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A compat libcuda that is loaded first must be newer than the kernel module."""
     libcuda = first_libcuda(driver_libraries)
-    if libcuda is None or libcuda.kind != "compat":
+    if libcuda is None:
+        yield NO_LIBCUDA
+        return
+    if libcuda.kind != "compat":
         return
     reading = driver_version(kernel_driver, nvml_versions)
     answered = torch_runtime.value.cuda_error_code if torch_runtime.value else None

@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version, first_libcuda
+from dsdoctor.checks._reading import NO_LIBCUDA, driver_version, first_libcuda
 from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Section, TorchRuntime
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ForwardCompat, Gpus
 from dsdoctor.versions import DriverVersion
@@ -58,7 +58,8 @@ CASES = (
     Case(
         title="no compat library",
         sections={"driver_libraries": (), "kernel_driver": OLDER, "gpus": (Gpu(index=0, name="NVIDIA GeForce RTX 4090"),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="the loader finds no libcuda.so.1",
     ),
     Case(
         title="a compat library on a product that no row knows",
@@ -85,7 +86,7 @@ def forward_compat_unsupported(
     gpus_matrix: Gpus,
     forward_compat_matrix: ForwardCompat,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A compat libcuda in use needs a GPU of an eligible class."""
     libcuda = first_libcuda(driver_libraries)
     runtime = torch_runtime.value
@@ -93,6 +94,8 @@ def forward_compat_unsupported(
     reading = driver_version(kernel_driver, nvml_versions)
     in_use = libcuda is not None and libcuda.kind == "compat" and _newer(libcuda.version, reading)
     if not answered and (not in_use or (runtime is not None and runtime.cuda_available)):
+        if libcuda is None:
+            yield NO_LIBCUDA
         return
     names = sorted({gpu.name for gpu in gpus.value or () if gpu.name})
     classes = {name: product.product_class if (product := gpus_matrix.product(name)) else "" for name in names}

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import driver_version, no_driver_version
-from dsdoctor.facts import KernelDriver, NvmlVersions, Section
+from dsdoctor.facts import KernelDriver, NvmlVersions, Section, absent
 from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
@@ -31,6 +31,12 @@ CASES = (
     ),
     Case(title="a release without", sections={"kernel_driver": KernelDriver(version="570.133.20")}, status=Status.PASS),
     Case(title="the driver is not known", sections={}, status=Status.UNKNOWN, says="driver"),
+    Case(
+        title="no driver",
+        sections={"kernel_driver": absent("no nvidia kernel module is loaded")},
+        status=Status.NOT_APPLICABLE,
+        says="no nvidia kernel module",
+    ),
 )
 
 

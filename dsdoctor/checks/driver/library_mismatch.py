@@ -18,13 +18,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Container, DriverLibrary, DriverModuleFile, KernelDriver, NvmlStart, Section, State
+from dsdoctor.facts import Container, DriverLibrary, DriverModuleFile, KernelDriver, NvmlStart, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import DriverVersion
 
 MISMATCH = 18
 """NVML_ERROR_LIB_RM_VERSION_MISMATCH."""
+
+OF_THE_OLD_VERSION = ("driver.too-old-for-cuda", "driver.too-old-for-gpu", "driver.ptx-too-new", "driver.branch-eol", "driver.known-bad")
 
 
 def library(version: str, kind: str = "driver", soname: str = "libcuda.so.1") -> DriverLibrary:
@@ -77,6 +79,12 @@ CASES = (
         sections={"kernel_driver": KernelDriver(version="580.159.04")},
         status=Status.UNKNOWN,
         says="libraries",
+    ),
+    Case(
+        title="no driver",
+        sections={"kernel_driver": absent("no nvidia kernel module is loaded")},
+        status=Status.NOT_APPLICABLE,
+        says="no nvidia kernel module",
     ),
 )
 
@@ -136,7 +144,14 @@ def library_mismatch(
         evidence=tuple(evidence),
         expected="kernel module and user-space libraries of exactly the same release",
         remedies=_remedies(remedies, on_disk, different, container.value is not None),
+        # The version of a module that an upgrade has left behind tells nothing about the driver this node is to have.
+        explains=OF_THE_OLD_VERSION if module is not None and _newest(different, module) > module else (),
     )
+
+
+def _newest(copies: list[DriverLibrary], module: DriverVersion) -> DriverVersion:
+    """The newest of the module and these copies."""
+    return max((module, *(version for copy in copies if (version := DriverVersion.parse(copy.version)))))
 
 
 def _cause(on_disk: str | None, different: list[DriverLibrary], kernel: KernelDriver | None, in_container: bool) -> str:

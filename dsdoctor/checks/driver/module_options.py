@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Gpu, KernelDriver, Section, absent
+from dsdoctor.facts import Gpu, KernelDriver, Section, State, absent, unreadable
 from dsdoctor.findings import Evidence, Finding, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import GpuLimits
@@ -54,6 +54,14 @@ CASES = (
         sections={"kernel_driver": KernelDriver(version="580.1", options={"NvLinkDisable": "0"})},
         status=Status.PASS,
     ),
+    Case(
+        title="whether there are several GPUs is not known",
+        sections={"kernel_driver": NVLINK_OFF, "gpus": unreadable("NVML did not start")},
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="With several GPUs",
+    ),
+    Case(title="no GPU", sections={"kernel_driver": NVLINK_OFF, "gpus": absent("NVML finds no GPU")}, status=Status.PASS),
     Case(title="no driver", sections={"kernel_driver": absent("no nvidia module is loaded")}, status=Status.NOT_APPLICABLE),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN),
 )
@@ -69,16 +77,18 @@ def module_options(
     here = gpus.value or ()
     limits = [gpu_limits_matrix.product(gpu.name) for gpu in here]
     without_nvlink = [limit is not None and not limit.nvlink_links for limit in limits]
-    if here and all(without_nvlink):
+    if gpus.state is State.ABSENT or (here and all(without_nvlink)):
         return
-    alone = len(here) == 1
+    alone, several = len(here) == 1, len(here) > 1
     yield Finding(
         subject="nvidia module",
-        severity=Severity.INFO if alone else Severity.WARNING,
+        severity=Severity.WARNING if several else Severity.INFO,
         summary=(
             "The driver runs with NvLinkDisable=1. With one GPU that harms nothing; the GPU will never reach others by NVLink."
             if alone
             else "The driver runs with NvLinkDisable=1: all NVLinks are off, and traffic between GPUs takes PCIe."
+            if several
+            else "The driver runs with NvLinkDisable=1: NVLink is off. With several GPUs here, traffic between them takes PCIe."
         ),
         cause="The option is set where the module is loaded (modprobe.d, the kernel command line, or by the provider of the virtual machine).",
         evidence=(

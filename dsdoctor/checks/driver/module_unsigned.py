@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import DriverModuleFile, KernelDriver, KernelLog, KernelLogLine, Section, SecureBoot, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.facts import DriverModuleFile, KernelDriver, KernelLog, KernelLogLine, Section, SecureBoot, State, absent
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 REFUSALS = (
@@ -74,6 +74,16 @@ CASES = (
     ),
     Case(title="nobody looked", sections={"driver_module_file": UNSIGNED}, status=Status.UNKNOWN),
     Case(title="no EFI", sections={"secure_boot": absent("no EFI variables"), "kernel_driver": NOT_LOADED}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="no module for the running kernel",
+        sections={
+            "secure_boot": SecureBoot(enabled=True),
+            "driver_module_file": absent("no nvidia module is installed"),
+            "kernel_driver": NOT_LOADED,
+        },
+        status=Status.NOT_APPLICABLE,
+        says="no nvidia module is installed",
+    ),
 )
 
 
@@ -90,14 +100,19 @@ def module_unsigned(
     driver_module_file: Section[DriverModuleFile],
     kernel_log: Section[KernelLog],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A module that is on disk and not loaded under Secure Boot was refused."""
     file = driver_module_file.value
     refusal = next(
         (line for line in (kernel_log.value.lines if kernel_log.value else ()) if any(text in line.text.lower() for text in REFUSALS)), None
     )
     enforced = secure_boot.enabled or secure_boot.lockdown in ("integrity", "confidentiality")
-    if not enforced or kernel_driver.value is not None:
+    if kernel_driver.value is not None:
+        return
+    if driver_module_file.state is State.ABSENT:
+        yield NotApplicable(reason=driver_module_file.why or "no nvidia module is installed")
+        return
+    if not enforced:
         return
     if file is None or (file.signed is not False and refusal is None):
         if file is not None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Gpu, KernelDriver, KernelLog, KernelLogLine, Section, absent
-from dsdoctor.findings import Evidence, Finding, Severity, Status
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.facts import Gpu, KernelDriver, KernelLog, KernelLogLine, Section, State, absent
+from dsdoctor.findings import Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, Gpus
 
@@ -69,13 +70,15 @@ def open_module_required(
     gpus_matrix: Gpus,
     driver_branches_matrix: DriverBranches,
     remedies: Remedies,
-) -> Iterator[Finding]:
+) -> Iterator[Finding | NotApplicable]:
     """The proprietary module and a GPU that needs the open one do not go together."""
     if kernel_driver.flavour != "proprietary":
         return
     logged = next((line for line in (kernel_log.value.lines if kernel_log.value else ()) if REQUIRED in line.text.lower()), None)
     products = sorted({gpu.name for gpu in gpus.value or () if (row := gpus_matrix.product(gpu.name)) and row.requires_open_module})
     if not products and logged is None:
+        if gpus.state is State.ABSENT:
+            yield no_gpu(gpus)
         return
     evidence = [Evidence(where="kernel_driver.flavour", value="proprietary")]
     if products:

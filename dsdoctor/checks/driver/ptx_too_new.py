@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version
-from dsdoctor.facts import Gpu, KernelDriver, NvmlVersions, Section, TorchBuild, TorchRuntime
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.checks._reading import NO_CUDA_BUILD, driver_version, no_gpu
+from dsdoctor.facts import Gpu, KernelDriver, NvmlVersions, Section, State, TorchBuild, TorchRuntime, absent
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import CudaToolkits, DriverBranches, Torch
 from dsdoctor.versions import ComputeCapability, CudaVersion, GpuTarget
@@ -83,6 +83,18 @@ CASES = (
         says="driver",
     ),
     Case(title="no torch build known", sections={"gpus": B200}, status=Status.UNKNOWN, says="torch build"),
+    Case(
+        title="a CPU build",
+        sections={"torch_build": TorchBuild(version="2.11.0+cpu"), "gpus": B200},
+        status=Status.NOT_APPLICABLE,
+        says="without CUDA",
+    ),
+    Case(
+        title="no GPU",
+        sections={"torch_build": CU128, "gpus": absent("there is no NVIDIA GPU")},
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU",
+    ),
 )
 
 
@@ -103,10 +115,11 @@ def ptx_too_new(
     torch_matrix: Torch,
     cuda_toolkits_matrix: CudaToolkits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A GPU that torch serves by PTX only needs a driver of at least torch's CUDA version."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
     if cuda is None:
+        yield NO_CUDA_BUILD
         return
     runtime = torch_runtime.value
     own = _driver_cuda(kernel_driver, nvml_versions, driver_branches_matrix)
@@ -116,6 +129,8 @@ def ptx_too_new(
         return
     row = torch_matrix.arches(torch_build.version, cuda)
     targets = runtime.arch_list if runtime and runtime.arch_list else row.targets() if row else ()
+    if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
     for gpu in gpus.value or ():
         capability = ComputeCapability.parse(gpu.compute_capability)
         parsed = [target for text in targets if (target := GpuTarget.parse(text))]

@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import first_libcuda
+from dsdoctor.checks._reading import NO_LIBCUDA, first_libcuda
 from dsdoctor.facts import DriverLibrary, Section, TorchRuntime
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes
 
@@ -60,6 +60,7 @@ CASES = (
         status=Status.PASS,
     ),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN),
+    Case(title="the loader finds no libcuda", sections={"driver_libraries": ()}, status=Status.NOT_APPLICABLE, says="no libcuda"),
 )
 
 
@@ -75,13 +76,15 @@ def stub_library(
     torch_runtime: Section[TorchRuntime],
     error_codes_matrix: ErrorCodes,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """The libcuda that is loaded first must not be a stub."""
     libcuda = first_libcuda(driver_libraries)
     runtime = torch_runtime.value
     answered = runtime is not None and runtime.cuda_error_code == STUB_LIBRARY
     is_stub = libcuda is not None and libcuda.kind == "stub"
     if not is_stub and not answered:
+        if libcuda is None:
+            yield NO_LIBCUDA
         return
     evidence = []
     if is_stub and libcuda is not None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version, first_libcuda, no_driver_version
+from dsdoctor.checks._reading import NO_CUDA_BUILD, driver_version, first_libcuda, no_driver_version
 from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Platform, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
@@ -85,7 +85,8 @@ CASES = (
     Case(
         title="a CPU build needs no driver",
         sections={"torch_build": TorchBuild(version="2.13.0+cpu"), "kernel_driver": KernelDriver(version="470.82.01")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch is built without CUDA",
     ),
 )
 
@@ -123,7 +124,10 @@ def too_old_for_cuda(
     """Compare the driver with the floor of torch's CUDA major."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
     runtime = torch_runtime.value
-    if cuda is None or (runtime is not None and runtime.cuda_available):
+    if cuda is None:
+        yield NO_CUDA_BUILD
+        return
+    if runtime is not None and runtime.cuda_available:
         return
     floor = cuda_toolkits_matrix.floor(cuda)
     minimum = DriverVersion.parse(floor.min_driver) if floor else None

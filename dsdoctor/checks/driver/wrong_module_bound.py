@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.facts import LoadedModules, PciDevice, Section
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 OPEN_COMMUNITY_MODULES = ("nouveau", "nova_core", "nova_drm")
@@ -54,6 +54,7 @@ CASES = (
     Case(title="nvidia has the GPU", sections={"pci_devices": (gpu_with("nvidia"),)}, status=Status.PASS),
     Case(title="no driver at all is another problem", sections={"pci_devices": (gpu_with(""),)}, status=Status.PASS),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN, says="PCI"),
+    Case(title="no NVIDIA GPU on the bus", sections={"pci_devices": ()}, status=Status.NOT_APPLICABLE, says="no NVIDIA GPU"),
 )
 
 
@@ -66,7 +67,7 @@ CASES = (
 )
 def wrong_module_bound(
     pci_devices: Section[tuple[PciDevice, ...]], loaded_modules: Section[LoadedModules], remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Every NVIDIA GPU should be bound to the nvidia module."""
     gpus = [device for device in pci_devices.value or () if device.kind == "gpu"]
     names = loaded_modules.value.names if loaded_modules.value else ()
@@ -77,6 +78,8 @@ def wrong_module_bound(
         elif loaded_modules.value is None:
             yield Doubt(subject="GPU", reason="neither the PCI bus nor the loaded modules are known")
         return
+    if not gpus:
+        yield NotApplicable(reason="there is no NVIDIA GPU on the PCI bus")
     for gpu in gpus:
         evidence = Evidence(where=f"pci_devices: {gpu.address}", value=f"bound to {gpu.driver}")
         if gpu.driver in OPEN_COMMUNITY_MODULES:

@@ -22,8 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.facts import Container, DeviceNode, EnvironmentVariable, Gpu, MigInstance, Package, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 
 NAME = "CUDA_VISIBLE_DEVICES"
@@ -192,7 +193,8 @@ CASES = (
     Case(
         title="no GPU: nothing to hide",
         sections={"environment": _environment(""), "gpus": absent("no GPU")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU",
     ),
     Case(
         title="a plausible list, and nobody said which GPUs there are",
@@ -230,10 +232,11 @@ def cuda_visible_devices(
     packages: Section[tuple[Package, ...]],
     container: Section[Container],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Read CUDA_VISIBLE_DEVICES as CUDA does and say which mistake it holds."""
     settings = {item.name: item.value for item in environment}
     if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
         return
     value = settings.get(NAME)
     if value is None:

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._loaded_nccl import loaded_nccl
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.facts import DeviceNode, EnvironmentVariable, Gpu, Package, Section, State, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import EnvVars, ValueRule
 
@@ -114,6 +115,12 @@ CASES = (
         severity=Severity.INFO,
     ),
     Case(title="the environment is not known", sections={"gpus": EIGHT}, status=Status.UNKNOWN, says="environment"),
+    Case(
+        title="no GPU: there is no fast path",
+        sections={"environment": (EnvironmentVariable(name="NCCL_P2P_DISABLE", value="1"),), "gpus": absent("there is no NVIDIA GPU")},
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU",
+    ),
 )
 
 
@@ -132,8 +139,11 @@ def disables_fast_path(
     torch_runtime: Section[TorchRuntime],
     env_vars_matrix: EnvVars,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find switches that turn off something this node has."""
+    if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
+        return
     nccl = loaded_nccl(packages, torch_runtime)
     for variable in environment:
         for rule in env_vars_matrix.rules_for(variable.name, variable.value):
@@ -153,8 +163,6 @@ def disables_fast_path(
 
 def _matters(rule: ValueRule, gpus: Section[tuple[Gpu, ...]], device_nodes: Section[tuple[DeviceNode, ...]]) -> bool:
     """Whether this node may have what the rule says is lost; what is not known may be there."""
-    if gpus.state is State.ABSENT:
-        return False
     single = gpus.value is not None and len(gpus.value) < 2
     no_rdma = device_nodes.state is State.ABSENT or (device_nodes.state is State.KNOWN and not _rdma_devices(device_nodes))
     if rule.loses in NEEDS_RDMA:

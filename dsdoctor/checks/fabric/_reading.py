@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from dsdoctor.facts import Gpu, PciDevice, Section, Service
-from dsdoctor.findings import Evidence
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.facts import Gpu, PciDevice, Section, Service, State
+from dsdoctor.findings import Evidence, NotApplicable
 from dsdoctor.rows import GpuLimits
 
 FABRIC_MANAGER = "nvidia-fabricmanager"
+NO_FABRIC = NotApplicable(reason="no NVSwitch, and no GPU that asks for a fabric")
 COMPLETED, UNSUPPORTED = "completed", "not-supported"
 
 
@@ -20,6 +22,13 @@ def switches_here(pci_devices: Section[tuple[PciDevice, ...]]) -> tuple[PciDevic
 def in_a_fabric(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
     """The GPUs that belong to a fabric, whatever the state of their registration. No state, or 'not supported', asks for no fabric."""
     return tuple(gpu for gpu in gpus if gpu.fabric is not None and gpu.fabric.state not in ("", UNSUPPORTED))
+
+
+def no_fabric(members: Sequence[Gpu], gpus: Section[tuple[Gpu, ...]]) -> NotApplicable:
+    """Why this machine has no fabric to run."""
+    if members:
+        return NotApplicable(reason="no NVSwitch here: the fabric is run outside this machine")
+    return no_gpu(gpus) if gpus.state is State.ABSENT else NO_FABRIC
 
 
 def is_compute_tray(gpus: Iterable[Gpu], limits: GpuLimits) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import driver_version
-from dsdoctor.checks.fabric._reading import COMPLETED, fabric_evidence, is_compute_tray, service
+from dsdoctor.checks.fabric._reading import COMPLETED, NO_FABRIC, fabric_evidence, in_a_fabric, is_compute_tray, service
 from dsdoctor.checks.gpu._reading import numbered
 from dsdoctor.facts import (
     Container,
@@ -33,7 +33,7 @@ from dsdoctor.facts import (
     absent,
     not_asked,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, GpuLimits
 from dsdoctor.versions import DriverVersion
@@ -110,7 +110,8 @@ CASES = (
     Case(
         title="an H200 board, whose cluster UUID is zero",
         sections={"gpus": tray("00000000-0000-0000-0000-000000000000", (0, 0)), "services": imex_is("not-installed")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU belongs to an NVLink domain of several nodes",
     ),
     Case(
         title="the services cannot be seen",
@@ -140,10 +141,11 @@ def imex(
     driver_branches_matrix: DriverBranches,
     gpu_limits_matrix: GpuLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Ask for IMEX only where the fabric itself says that it reaches beyond this node."""
     members = [gpu for gpu in gpus if gpu.fabric is not None and gpu.fabric.state == COMPLETED and _is_set(gpu.fabric.cluster_uuid)]
     if not members:
+        yield NotApplicable(reason="no GPU belongs to an NVLink domain of several nodes") if in_a_fabric(gpus) else NO_FABRIC
         return
     rule = driver_branches_matrix.rule("imex")
     sources = rule.basis.sources if rule else ()

@@ -23,6 +23,7 @@ from dsdoctor.checks.fabric._reading import (
     fabric_evidence,
     in_a_fabric,
     is_compute_tray,
+    no_fabric,
     service,
     switch_evidence,
     switches_here,
@@ -40,7 +41,7 @@ from dsdoctor.facts import (
     absent,
     not_asked,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, GpuLimits
 
@@ -111,7 +112,8 @@ CASES = (
     Case(
         title="one H200 of a virtual machine needs none",
         sections={"gpus": h200s("not-supported", 1), "pci_devices": (), "services": manager("not-installed")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no NVSwitch, and no GPU that asks for a fabric",
     ),
     Case(
         title="a guest that got GPUs without switches",
@@ -121,12 +123,24 @@ CASES = (
             "services": manager("not-installed"),
             "virtualization": Virtualization(hypervisor="kvm"),
         },
+        status=Status.NOT_APPLICABLE,
+        says="no NVSwitch here: the fabric is run outside this machine",
+    ),
+    Case(
+        title="a board whose switches do not show on the bus, and whose GPUs are registered",
+        sections={
+            "gpus": h200s("completed", name="NVIDIA B200"),
+            "pci_devices": (),
+            "services": manager("active"),
+            "virtualization": absent("bare metal"),
+        },
         status=Status.PASS,
     ),
     Case(
         title="a GB200 compute tray",
         sections={"gpus": h200s("in-progress", 4, "NVIDIA GB200"), "pci_devices": (), "services": manager("inactive")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="a compute tray, whose fabric is run by the switch trays",
     ),
     Case(
         title="in a container the services of the host cannot be seen",
@@ -155,10 +169,11 @@ def manager_not_running(
     driver_branches_matrix: DriverBranches,
     gpu_limits_matrix: GpuLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Ask for the service only where something shows that this machine runs a fabric."""
     here, switches = gpus.value or (), switches_here(pci_devices)
     if is_compute_tray(here, gpu_limits_matrix):
+        yield NotApplicable(reason="a compute tray, whose fabric is run by the switch trays")
         return
     members = in_a_fabric(here)
     waiting = [gpu for gpu in members if gpu.fabric is not None and gpu.fabric.state != COMPLETED]
@@ -170,6 +185,8 @@ def manager_not_running(
             yield Doubt(
                 subject="Fabric Manager", reason="whether this node has an NVSwitch is not known: neither GPUs nor PCI bus were read"
             )
+        elif not members or virtualization.state is State.KNOWN:
+            yield no_fabric(members, gpus)
         return
     found = service(services, FABRIC_MANAGER)
     settled = bool(members) and not waiting and not says_802

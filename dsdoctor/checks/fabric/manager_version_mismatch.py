@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import driver_version
-from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, in_a_fabric, service, switch_evidence, switches_here
+from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, in_a_fabric, no_fabric, service, switch_evidence, switches_here
 from dsdoctor.facts import (
     Container,
     FabricState,
@@ -31,7 +31,7 @@ from dsdoctor.facts import (
     Virtualization,
     not_asked,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
 from dsdoctor.versions import DriverVersion
@@ -76,7 +76,8 @@ CASES = (
     Case(
         title="a machine without a fabric may carry any",
         sections={"kernel_driver": DRIVER, "services": manager("535.129.03", "inactive"), "pci_devices": (), "gpus": (Gpu(index=0),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no NVSwitch, and no GPU that asks for a fabric",
     ),
     Case(
         title="it does not say its version",
@@ -104,7 +105,8 @@ CASES = (
     Case(
         title="in a container, and the fabric works",
         sections={"gpus": REGISTERED, "container": Container(runtime="docker"), "services": not_asked("in a container")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="the GPUs are registered, and Fabric Manager itself is not seen from here",
     ),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN, says="NVSwitch"),
 )
@@ -127,13 +129,14 @@ def manager_version_mismatch(
     virtualization: Section[Virtualization],
     driver_branches_matrix: DriverBranches,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the two versions number by number, where this machine runs a fabric."""
     members, switches = in_a_fabric(gpus.value or ()), switches_here(pci_devices)
     if gpus.value is None and pci_devices.value is None:
         yield Doubt(subject="Fabric Manager", reason="whether this node has an NVSwitch is not known: neither GPUs nor PCI bus were read")
         return
     if not switches and (not members or virtualization.state is State.KNOWN):
+        yield no_fabric(members, gpus)
         return
     registered = bool(members) and all(gpu.fabric and gpu.fabric.state == COMPLETED for gpu in members)
     found = service(services, FABRIC_MANAGER)
@@ -141,8 +144,11 @@ def manager_version_mismatch(
     if found is None or found.state == "unknown" or container.state is State.KNOWN:
         if not registered:
             yield Doubt(subject="Fabric Manager", reason=f"the services of the host are not known ({services.why or 'not seen from here'})")
+        else:
+            yield NotApplicable(reason="the GPUs are registered, and Fabric Manager itself is not seen from here")
         return
     if found.state == "not-installed":
+        yield NotApplicable(reason="Fabric Manager is not installed")
         return
     reading = driver_version(kernel_driver, nvml_versions)
     version = DriverVersion.parse(found.version)

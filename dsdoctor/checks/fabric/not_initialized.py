@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, fabric_evidence, in_a_fabric, service
+from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, fabric_evidence, in_a_fabric, no_fabric, service
 from dsdoctor.checks.gpu._reading import numbered
 from dsdoctor.facts import (
     FabricState,
@@ -31,7 +31,7 @@ from dsdoctor.facts import (
     Virtualization,
     absent,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, HealthLimits
 
@@ -132,8 +132,18 @@ CASES = (
         sections={"gpus": in_state("completed", status="Success", status_code=0, health_mask=0b10_10_10_10 | 1 << 8 | 1 << 12)},
         status=Status.PASS,
     ),
-    Case(title="N/A asks for no fabric", sections={"gpus": in_state("not-supported", 1)}, status=Status.PASS),
-    Case(title="an older driver that reports no fabric at all", sections={"gpus": (Gpu(index=0, name="NVIDIA L40S"),)}, status=Status.PASS),
+    Case(
+        title="N/A asks for no fabric",
+        sections={"gpus": in_state("not-supported", 1)},
+        status=Status.NOT_APPLICABLE,
+        says="no NVSwitch, and no GPU that asks for a fabric",
+    ),
+    Case(
+        title="an older driver that reports no fabric at all",
+        sections={"gpus": (Gpu(index=0, name="NVIDIA L40S"),)},
+        status=Status.NOT_APPLICABLE,
+        says="no NVSwitch, and no GPU that asks for a fabric",
+    ),
     Case(
         title="a state that nobody here knows",
         sections={"gpus": in_state("state 9")},
@@ -141,7 +151,12 @@ CASES = (
         says="state 9",
     ),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN, says="GPUs"),
-    Case(title="no GPU", sections={"gpus": absent("NVML runs and finds no GPU")}, status=Status.PASS),
+    Case(
+        title="no GPU",
+        sections={"gpus": absent("NVML runs and finds no GPU")},
+        status=Status.NOT_APPLICABLE,
+        says="NVML runs and finds no GPU",
+    ),
 )
 
 
@@ -162,7 +177,7 @@ def not_initialized(
     driver_branches_matrix: DriverBranches,
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Everything but 'completed with success' is a fault where a GPU belongs to a fabric."""
     runtime = torch_runtime.value
     says_802 = runtime is not None and runtime.cuda_error_code == NOT_INITIALIZED
@@ -194,6 +209,8 @@ def not_initialized(
     yield from _unwell(members, sources, remedies)
     if gpus.value is None and gpus.state is not State.ABSENT and not says_802:
         yield Doubt(subject="GPUs", reason=f"the GPUs are not known ({gpus.why or 'nobody looked'})")
+    if not members:
+        yield no_fabric(members, gpus)
 
 
 def _summary(waiting: Sequence[Gpu], failed: Sequence[Gpu]) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import EccCounters, Gpu, Missing, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Gpus, HealthLimits
 
@@ -80,7 +80,8 @@ CASES = (
     Case(
         title="a card without ECC",
         sections={"gpus": (Gpu(index=0, name="NVIDIA GeForce RTX 4090", missing={"ecc": NOT_SUPPORTED, "ecc_enabled": NOT_SUPPORTED}),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU here counts memory errors (ECC is not there, or is off)",
     ),
     Case(title="under MIG it is not checkable", sections={"gpus": h200(None, mig_enabled=True)}, status=Status.UNKNOWN, says="MIG"),
     Case(title="the counters were not read", sections={"gpus": h200(None)}, status=Status.UNKNOWN, says="uncorrected"),
@@ -97,7 +98,7 @@ CASES = (
 )
 def ecc_uncorrectable(
     gpus: tuple[Gpu, ...], gpus_matrix: Gpus, health_limits_matrix: HealthLimits, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Look at the counters since the last reset first: the aggregate ones never go down."""
     limit, old = health_limits_matrix.limit("volatile-uncorrected-errors"), health_limits_matrix.limit("aggregate-uncorrected-errors")
     unknown = []
@@ -148,6 +149,8 @@ def ecc_uncorrectable(
         elif counters.volatile_uncorrected is None and not is_not_there(gpu, "ecc"):
             unknown.append((gpu, why_unknown(gpu, "ecc", "ecc.volatile_uncorrected")))
     yield from doubts("uncorrected memory errors", unknown)
+    if all(gpu.ecc is None for gpu in gpus):
+        yield NotApplicable(reason="no GPU here counts memory errors (ECC is not there, or is off)")
 
 
 def _switched_off(gpu: Gpu, gpus_matrix: Gpus, remedies: Remedies) -> Iterator[Finding]:

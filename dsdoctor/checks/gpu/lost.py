@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import counted
+from dsdoctor.checks._reading import counted, no_gpu
 from dsdoctor.facts import (
     Container,
     EnvironmentVariable,
@@ -36,7 +36,7 @@ from dsdoctor.facts import (
     absent,
     unreadable,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 FALLEN_OFF_XID = 79
@@ -161,6 +161,12 @@ CASES = (
     ),
     Case(title="NVML did not start", sections={"gpus": unreadable("NVML did not start")}, status=Status.UNKNOWN, says="NVML did not start"),
     Case(title="nobody looked", sections={}, status=Status.UNKNOWN, says="GPUs"),
+    Case(
+        title="no GPU and no driver",
+        sections={"gpus": absent("there is no NVIDIA GPU"), "kernel_driver": absent("no nvidia kernel module is loaded")},
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU",
+    ),
 )
 
 
@@ -181,16 +187,19 @@ def lost(
     container: Section[Container],
     environment: Section[tuple[EnvironmentVariable, ...]],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Hold what NVML lists against the bus and the kernel log."""
     listed = gpus.value or ()
     silent = _silent(listed, kernel_log.value)
     for subject, evidence in silent.items():
-        yield _finding(subject, "does not answer: it is lost, or has fallen off the bus.", evidence, Severity.ERROR, remedies)
+        seen = (*evidence, *_counts(listed, pci_devices, container))
+        yield _finding(subject, "does not answer: it is lost, or has fallen off the bus.", seen, Severity.ERROR, remedies)
     if gpus.state is State.ABSENT and not gpus.why.startswith(SUBSET_ASKED):
         started = nvml_start.value is not None and nvml_start.value.error_code is None
         if not silent and (started or kernel_driver.state is State.KNOWN):
             yield _none_at_all(gpus.why, pci_devices, kernel_driver, remedies)
+        else:
+            yield no_gpu(gpus)
     elif gpus.state is State.KNOWN:
         yield from _missing_of_bus(listed, pci_devices, nvml_versions, container, environment, set(silent), remedies)
     elif nvml_start.value is not None and nvml_start.value.error_code == GPU_IS_LOST:
@@ -212,6 +221,14 @@ def _silent(listed: tuple[Gpu, ...], log: KernelLog | None) -> dict[str, tuple[E
         if address not in answering and (address or not answering):
             found.setdefault(address or "a GPU", []).append(evidence)
     return {subject: tuple(evidence[:3]) for subject, evidence in found.items()}
+
+
+def _counts(listed: tuple[Gpu, ...], pci_devices: Section[tuple[PciDevice, ...]], container: Section[Container]) -> Iterator[Evidence]:
+    """How many GPUs the bus has and how many of them answer, where the two can be held against each other."""
+    on_the_bus = sum(1 for device in pci_devices.value or () if device.kind == "gpu" and device.driver not in OTHER_OWNERS)
+    answering = sum(1 for gpu in listed if not gpu.lost)
+    if listed and answering < on_the_bus and container.state is State.ABSENT:
+        yield Evidence(where="gpus", value=f"{on_the_bus} on the PCI bus, {answering} answer NVML")
 
 
 def _fallen(log: KernelLog | None) -> Iterator[tuple[str, Evidence]]:

@@ -20,7 +20,7 @@ from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import counted
 from dsdoctor.checks.gpu._reading import doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import EnvironmentVariable, Gpu, MigInstance, Missing, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
@@ -79,7 +79,8 @@ CASES = (
     Case(
         title="a card that has no MIG",
         sections={"gpus": (Gpu(index=0, missing={"mig_enabled": Missing(State.ABSENT, "Not Supported")}),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU here can be split by MIG",
     ),
     Case(title="not read", sections={"gpus": (Gpu(index=0, name="NVIDIA H100 80GB HBM3"),)}, status=Status.UNKNOWN, says="MIG"),
     Case(
@@ -99,7 +100,7 @@ CASES = (
 @check("gpu.mig-limits", Severity.WARNING, explains=("smoke.collectives", "smoke.bandwidth"), settle="nvidia-smi -L", cases=CASES)
 def mig_limits(
     gpus: tuple[Gpu, ...], environment: Section[tuple[EnvironmentVariable, ...]], remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Say what MIG bars, GPU by GPU, and look at what this process was given."""
     unknown = []
     for gpu in gpus:
@@ -120,6 +121,8 @@ def mig_limits(
                 remedies("whole-gpu"),
             )
     yield from doubts("MIG", unknown)
+    if all(is_not_there(gpu, "mig_enabled") for gpu in gpus):
+        yield NotApplicable(reason="no GPU here can be split by MIG")
     given = next((variable.value for variable in environment.value or () if variable.name == VARIABLE), "")
     named_instances = [item for item in given.split(",") if item.strip().startswith("MIG-")]
     if len(named_instances) > 1:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import numbered
 from dsdoctor.facts import EnvironmentVariable, Gpu, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCE = "CUDA Programming Guide: environment variables — https://docs.nvidia.com/cuda/cuda-programming-guide/05-appendices/environment-variables.html"
@@ -39,7 +39,7 @@ CASES = (
     Case(
         title="eight of one kind", sections={"gpus": tuple(Gpu(index=index, name="NVIDIA H200") for index in range(8))}, status=Status.PASS
     ),
-    Case(title="one GPU", sections={"gpus": (A100,)}, status=Status.PASS),
+    Case(title="one GPU", sections={"gpus": (A100,)}, status=Status.NOT_APPLICABLE, says="there is one GPU only"),
     Case(
         title="one of two has no name",
         sections={"gpus": (A100, Gpu(index=1))},
@@ -53,13 +53,16 @@ CASES = (
 @check("gpu.mixed-products", Severity.WARNING, settle="nvidia-smi -L", cases=CASES)
 def mixed_products(
     gpus: tuple[Gpu, ...], environment: Section[tuple[EnvironmentVariable, ...]], remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """More than one product name on a node is worth a warning, unless the job sees one kind only."""
+    if len(gpus) < 2:
+        yield NotApplicable(reason="there is one GPU only")
+        return
     kinds: dict[str, list[Gpu]] = {}
     for gpu in gpus:
         kinds.setdefault(gpu.name, []).append(gpu)
     nameless = kinds.pop("", [])
-    if nameless and len(gpus) > 1:
+    if nameless:
         yield Doubt(subject=numbered(nameless), reason="the name of the product is not known")
     if len(kinds) < 2:
         return

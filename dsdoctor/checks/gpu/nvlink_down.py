@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import Gpu, KernelDriver, Missing, NvLink, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import GpuLimit, GpuLimits
 
@@ -77,9 +77,17 @@ CASES = (
         sections={"gpus": (gpu_with(0, 8, name="NVIDIA H800"), gpu_with(1, 8, name="NVIDIA H800"))},
         status=Status.PASS,
     ),
-    Case(title="one H200 of a virtual machine, NVLink not supported", sections={"gpus": (WITHOUT,)}, status=Status.PASS),
     Case(
-        title="one GPU whose links are all down is how a tenant is kept apart", sections={"gpus": (gpu_with(0, 0, 18),)}, status=Status.PASS
+        title="one H200 of a virtual machine, NVLink not supported",
+        sections={"gpus": (WITHOUT,)},
+        status=Status.NOT_APPLICABLE,
+        says="one GPU, and no NVLink of it is in use",
+    ),
+    Case(
+        title="one GPU whose links are all down is how a tenant is kept apart",
+        sections={"gpus": (gpu_with(0, 0, 18),)},
+        status=Status.NOT_APPLICABLE,
+        says="one GPU, and no NVLink of it is in use",
     ),
     Case(
         title="PCIe cards without a bridge",
@@ -89,7 +97,8 @@ CASES = (
     Case(
         title="cards without NVLink",
         sections={"gpus": (Gpu(index=0, name="NVIDIA L40S"), Gpu(index=1, name="NVIDIA L40S"))},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU here lists an NVLink",
     ),
     Case(
         title="the links were not read",
@@ -116,7 +125,7 @@ CASES = (
 )
 def nvlink_down(
     gpus: tuple[Gpu, ...], kernel_driver: Section[KernelDriver], gpu_limits_matrix: GpuLimits, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Judge links that are down, then links that are not even listed."""
     disabled = kernel_driver.value is not None and kernel_driver.value.options.get("NvLinkDisable", "0") != "0"
     unknown = []
@@ -161,6 +170,11 @@ def nvlink_down(
                 product.basis.sources,
             )
     yield from doubts("NVLinks", unknown)
+    if not any(link.active for gpu in gpus for link in gpu.nvlinks or ()):
+        if len(gpus) < 2:
+            yield NotApplicable(reason="one GPU, and no NVLink of it is in use")
+        elif not any(gpu.nvlinks for gpu in gpus):
+            yield NotApplicable(reason="no GPU here lists an NVLink")
 
 
 def _has_nvlink(product: GpuLimit | None) -> bool:

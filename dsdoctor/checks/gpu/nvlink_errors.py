@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, named, why_unknown
 from dsdoctor.facts import Gpu, KernelLog, KernelLogLine, NvLink, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimit, HealthLimits
 
@@ -64,7 +64,9 @@ CASES = (
         },
         status=Status.PASS,
     ),
-    Case(title="no NVLink", sections={"gpus": (Gpu(index=0, name="NVIDIA L40S"),)}, status=Status.PASS),
+    Case(
+        title="no NVLink", sections={"gpus": (Gpu(index=0, name="NVIDIA L40S"),)}, status=Status.NOT_APPLICABLE, says="no NVLink is in use"
+    ),
     Case(
         title="links are up and their counters are not known",
         sections={"gpus": (Gpu(index=0, nvlinks=(NvLink(index=0, active=True),)),)},
@@ -78,7 +80,7 @@ CASES = (
 @check("gpu.nvlink-errors", Severity.WARNING, explains=("smoke.bandwidth", "smoke.collectives"), settle="nvidia-smi nvlink -e", cases=CASES)
 def nvlink_errors(
     gpus: tuple[Gpu, ...], kernel_log: Section[KernelLog], health_limits_matrix: HealthLimits, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare each counter of each link with the limit of its kind."""
     limits = tuple((noun, health_limits_matrix.limit(id)) for noun, id in COUNTERS)
     unknown = []
@@ -95,6 +97,8 @@ def nvlink_errors(
         if above:
             yield _finding(gpu, above, remedies)
     yield from doubts("error counters of the NVLinks", unknown)
+    if all(count is None for gpu in gpus for link in gpu.nvlinks or () for count in _counts(link)):
+        yield NotApplicable(reason="no NVLink is in use")
     lines = [line for line in kernel_log.value.lines if FATAL_SXID.search(line.text)] if kernel_log.value else []
     if lines:
         yield Finding(

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import Gpu, Missing, RemappedRows, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
 
@@ -47,7 +47,8 @@ CASES = (
     Case(
         title="a card without a remapper",
         sections={"gpus": (Gpu(index=0, name="Tesla T4", missing={"remapped_rows": Missing(State.ABSENT, "Not Supported")}),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU here remaps rows of its memory",
     ),
     Case(
         title="under MIG it cannot be read",
@@ -61,7 +62,7 @@ CASES = (
 
 
 @check("gpu.row-remap", Severity.ERROR, explains=("gpu.ecc-uncorrectable",), settle="nvidia-smi -q -d ROW_REMAPPER", cases=CASES)
-def row_remap(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedies: Remedies) -> Iterator[Finding | Doubt]:
+def row_remap(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedies: Remedies) -> Iterator[Finding | Doubt | NotApplicable]:
     """A failed remap outweighs a pending one, and that one the number of rows."""
     limit, some = health_limits_matrix.limit("remapped-rows"), health_limits_matrix.limit("remapped-rows-worth-knowing")
     unknown = []
@@ -109,3 +110,5 @@ def row_remap(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedie
             explains=("gpu.xid",) if severity is Severity.ERROR else (),
         )
     yield from doubts("row remapping", unknown)
+    if all(gpu.remapped_rows is None for gpu in gpus):
+        yield NotApplicable(reason="no GPU here remaps rows of its memory")

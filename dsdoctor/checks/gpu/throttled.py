@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import Gpu, absent
-from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ClockReason, HealthLimits
 
@@ -87,7 +87,7 @@ CASES = (
 @check(
     "gpu.throttled", Severity.WARNING, explains=("smoke.rate", "smoke.bandwidth"), settle="nvidia-smi -q -d PERFORMANCE,POWER", cases=CASES
 )
-def throttled(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedies: Remedies) -> Iterator[Finding | Doubt]:
+def throttled(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedies: Remedies) -> Iterator[Finding | Doubt | NotApplicable]:
     """Sort the reasons into faults and normal ones, and compare the power limit with its default."""
     unknown = []
     for gpu in gpus:
@@ -102,6 +102,8 @@ def throttled(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedie
                 yield _held_down(gpu, faults, remedies)
         yield from _lowered(gpu, health_limits_matrix, remedies)
     yield from doubts("clock event reasons", unknown)
+    if all(gpu.clock_event_reasons is None and gpu.power_limit_w is None for gpu in gpus):
+        yield NotApplicable(reason="no GPU here says what holds its clocks down")
 
 
 def _held_down(gpu: Gpu, faults: Sequence[ClockReason], remedies: Remedies) -> Finding:

@@ -20,9 +20,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.checks.gpu._reading import capped, named
-from dsdoctor.facts import Gpu, KernelLog, Section, Xid, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.facts import Gpu, KernelLog, Section, State, Xid, absent, unreadable
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes, HealthLimits, XidSeverity
 
@@ -98,6 +99,12 @@ CASES = (
     Case(title="a quiet log", sections={"kernel_log": log()}, status=Status.PASS),
     Case(title="a code newer than the catalogue", sections={"kernel_log": log(said(185))}, status=Status.UNKNOWN, says="185"),
     Case(title="a log that may not be read", sections={"kernel_log": unreadable("not permitted")}, status=Status.UNKNOWN, says="permitted"),
+    Case(
+        title="a quiet log of a machine without GPU",
+        sections={"kernel_log": log(), "gpus": absent("there is no NVIDIA GPU")},
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU",
+    ),
 )
 
 
@@ -114,8 +121,10 @@ def xid(
     error_codes_matrix: ErrorCodes,
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Group the Xids by GPU, and name the worst of each with what it asks for."""
+    if not kernel_log.xids and gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
     by_address: dict[str, list[Xid]] = {}
     for event in kernel_log.xids:
         by_address.setdefault(event.pci_address, []).append(event)

@@ -19,9 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import LD_SO, copy_evidence, described, naming_variable, own_copies, relation
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, FileConflict, MappedLibrary, Package, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Nccl, NvidiaWheels
 from dsdoctor.versions import CudaVersion
@@ -121,6 +122,12 @@ CASES = (
     ),
     Case(title="the packages are not known", sections={"torch_build": TORCH}, status=Status.UNKNOWN, says="packages"),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a CPU build",
+        sections={"torch_build": TorchBuild(version="2.11.0+cpu"), "packages": ()},
+        status=Status.NOT_APPLICABLE,
+        says="without CUDA",
+    ),
 )
 
 
@@ -142,11 +149,13 @@ def duplicate(
     nvidia_wheels_matrix: NvidiaWheels,
     nccl_matrix: Nccl,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Look for a second wheel, a second loaded copy and a second copy on disk."""
     copies = [copy for copy in cuda_libraries.value or () if copy.family == "nccl"]
     own = own_copies(copies)
     wheels = [package for package in packages if (row := nvidia_wheels_matrix.package(package.name)) is not None and row.family == "nccl"]
+    if not copies and not wheels:
+        yield NotApplicable(reason="there is no NCCL") if torch_build.cuda else NO_CUDA_BUILD
     if len(wheels) > 1:
         yield _two_wheels(wheels, torch_build, own, file_conflicts, nvidia_wheels_matrix, remedies)
     loaded = [item for item in mapped_libraries.value or () if item.family == "nccl"]
@@ -164,7 +173,7 @@ def duplicate(
         return
     same_on_all = next((fact for fact in nccl_matrix.cross_rank if fact.id == "require-same"), None)
     others = [copy for copy in copies if own and copy not in own and relation(own[0].version, copy.version) in ("older", "newer")]
-    if others and not {item.path for item in loaded} & {copy.path for copy in others}:
+    if others and len(wheels) < 2 and not {item.path for item in loaded} & {copy.path for copy in others}:
         yield _beside(own[0], others, torch_runtime, environment, same_on_all.basis.sources if same_on_all else (LD_SO,), remedies)
 
 
@@ -194,7 +203,7 @@ def _two_wheels(
         subject=", ".join(package.name for package in wheels),
         severity=Severity.INFO if is_right else Severity.WARNING,
         summary=f"{names} are both installed and own the same file, {FILE}"
-        + (f"; the file is that of {described(winner)}." if winner else "; the one installed last has won."),
+        + (f"; the one that is there now is {described(winner)}." if winner else "; the one installed last has won."),
         cause=(
             "This run has the right one; the next update of the other, or removing it, takes the file away."
             if is_right

@@ -18,9 +18,10 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import own_copies
 from dsdoctor.facts import CudaLibrary, Gpu, MappedLibrary, Package, Platform, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Gpus, Nccl, NcclIssue, NvidiaWheel, NvidiaWheels
 from dsdoctor.versions import ComputeCapability, CudaVersion, LibraryVersion
@@ -84,6 +85,12 @@ CASES = (
         says="not known",
     ),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a CPU build",
+        sections={"torch_build": TorchBuild(version="2.11.0+cpu"), "packages": ()},
+        status=Status.NOT_APPLICABLE,
+        says="without CUDA",
+    ),
 )
 
 
@@ -106,13 +113,12 @@ def known_bad(
     gpus_matrix: Gpus,
     nvidia_wheels_matrix: NvidiaWheels,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """List the faults of the NCCL release that this node can have."""
     reading = _release(torch_runtime, mapped_libraries, cuda_libraries, packages)
     cuda = CudaVersion.parse(torch_build.cuda or "")
     if reading is None:
-        if cuda is not None:
-            yield Doubt(subject="NCCL", reason="the release that is loaded or installed is not known")
+        yield NO_CUDA_BUILD if cuda is None else Doubt(subject="NCCL", reason="the release that is loaded or installed is not known")
         return
     version, evidence = reading
     architecture = platform.value.architecture if platform.value else ""

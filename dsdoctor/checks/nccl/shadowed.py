@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import (
     LD_SO,
     copy_evidence,
@@ -31,7 +32,7 @@ from dsdoctor.checks.cuda._loading import (
     used_libraries,
 )
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, LoaderHit, MappedLibrary, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Nccl
 
@@ -111,7 +112,8 @@ CASES = (
             "cuda_libraries": (_system("2.28.3"),),
             "loader_hits": _hit(_system("2.28.3"), "ld.so.cache"),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch brings no NCCL itself",
     ),
     Case(title="the copies are not known", sections={"torch_build": TORCH}, status=Status.UNKNOWN, says="cuda libraries"),
     Case(title="what would be loaded is not known", sections={"torch_build": TORCH, "cuda_libraries": (OWN,)}, status=Status.UNKNOWN),
@@ -139,11 +141,12 @@ def shadowed(
     environment: Section[tuple[EnvironmentVariable, ...]],
     nccl_matrix: Nccl,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the libnccl that torch takes with its own."""
     copies = [copy for copy in cuda_libraries if copy.family == "nccl"]
     own = own_copies(copies)
     if not own:
+        yield NotApplicable(reason="torch brings no NCCL itself") if torch_build.cuda else NO_CUDA_BUILD
         return
     used = used_libraries("nccl", loader_hits, mapped_libraries)
     if not used and loader_hits.value is None and mapped_libraries.value is None:

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_EXTENSIONS
 from dsdoctor.facts import Extension, MissingSymbol, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import CudaVersion
 
@@ -147,6 +148,7 @@ CASES = (
     ),
     Case(title="the extensions are not known", sections={"torch_build": CU130}, status=Status.UNKNOWN, says="extensions"),
     Case(title="no target", sections={"extensions": absent("no site-packages")}, status=Status.NOT_APPLICABLE),
+    Case(title="nothing compiled is installed", sections={"extensions": ()}, status=Status.NOT_APPLICABLE, says="no compiled extension"),
 )
 
 
@@ -170,8 +172,10 @@ def abi_mismatch(
     torch_build: Section[TorchBuild],
     torch_runtime: Section[TorchRuntime],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Judge each package by what its extensions ask for and do not get."""
+    if not extensions:
+        yield NO_EXTENSIONS
     imports = torch_runtime.value is not None and torch_runtime.value.imported
     by_package: dict[tuple[str, str], list[Extension]] = {}
     for extension in extensions:

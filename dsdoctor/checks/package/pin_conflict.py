@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.package._requirements import METADATA, Need, accepts, exact, needs_of, target_environment
 from dsdoctor.facts import Interpreter, Package, Platform, Section, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Basis, Companions
 from dsdoctor.versions import CudaVersion
@@ -128,6 +128,12 @@ CASES = (
         says="vllm 9.9.0",
     ),
     Case(title="the packages are not known", sections={}, status=Status.UNKNOWN, says="packages"),
+    Case(
+        title="none of the packages that ask for others",
+        sections=_here(Package(name="numpy", version="2.5.2")),
+        status=Status.NOT_APPLICABLE,
+        says="no package of this stack",
+    ),
     Case(title="no Python at all", sections={"packages": absent("no site-packages")}, status=Status.NOT_APPLICABLE),
 )
 
@@ -152,8 +158,10 @@ def pin_conflict(
     torch_build: Section[TorchBuild],
     companions_matrix: Companions,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare each package's requirements with what is installed."""
+    if not any(package.requires or companions_matrix.release(package.name, package.version) for package in packages):
+        yield NotApplicable(reason="no package of this stack is installed that asks for others")
     installed = {package.name: package for package in packages}
     environment = target_environment(interpreter.value, platform.value)
     for package in packages:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.package._requirements import METADATA, accepts, exact, needs_of, target_environment
 from dsdoctor.facts import Extension, Interpreter, Package, Platform, Section, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Companions, TorchPair
 from dsdoctor.versions import CudaVersion
@@ -100,7 +100,8 @@ CASES = (
     Case(
         title="neither is installed",
         sections={"torch_build": TORCH, "packages": (Package(name="numpy", version="2.5.2"),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="neither torchvision nor torchaudio is installed",
     ),
     Case(
         title="a torch that no pair is known for",
@@ -128,8 +129,10 @@ def torch_companion_mismatch(
     platform: Section[Platform],
     companions_matrix: Companions,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare torchvision and torchaudio with torch."""
+    if not any(package.name in NAMES for package in packages):
+        yield NotApplicable(reason="neither torchvision nor torchaudio is installed")
     environment = target_environment(interpreter.value, platform.value)
     pair = companions_matrix.pair(torch_build.version)
     for package in packages:

@@ -17,9 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.package._requirements import METADATA, accepts, exact, needs_of, target_environment
 from dsdoctor.facts import Interpreter, Package, Platform, Section, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Torch
 
@@ -79,7 +80,8 @@ CASES = (
             "interpreter": PYTHON,
             "platform": X86,
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="this torch asks for no Triton",
     ),
     Case(
         title="a CPU build asks for none",
@@ -87,7 +89,8 @@ CASES = (
             "torch_build": TorchBuild(version="2.11.0+cpu"),
             "packages": (Package(name="torch", version="2.11.0+cpu"), Package(name="triton", version="3.1.0")),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch is built without CUDA",
     ),
     Case(
         title="a torch that nothing is known about",
@@ -117,9 +120,10 @@ def triton_torch_mismatch(
     platform: Section[Platform],
     torch_matrix: Torch,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the installed Triton with torch's requirement."""
     if not torch_build.cuda:
+        yield NO_CUDA_BUILD
         return
     providers = [package for package in packages if package.name in PROVIDERS]
     environment = target_environment(interpreter.value, platform.value)
@@ -140,6 +144,7 @@ def triton_torch_mismatch(
         return
     name, specifier, evidence, sources = wanted
     if not name:
+        yield NotApplicable(reason="this torch asks for no Triton")
         return
     have = providers[0] if providers else None
     if have is not None and accepts(specifier, have.version) is not False:

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import counted
-from dsdoctor.checks.pcie._reading import by_address, gpus_use_nvlink, rdma_nics
+from dsdoctor.checks.pcie._reading import NO_BRIDGE, VIRTUAL_MACHINE, by_address, gpus_use_nvlink, nobody_to_talk_to, rdma_nics
 from dsdoctor.facts import Gpu, NvLink, PciDevice, Section, State, Virtualization, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCE = (
@@ -63,21 +63,29 @@ CASES = (
         says="GPUDirect RDMA",
     ),
     Case(title="no redirection", sections={"pci_devices": tree(False, False), "virtualization": BARE_METAL}, status=Status.PASS),
-    Case(title="one GPU and nobody to talk to", sections={"pci_devices": tree(True), "virtualization": BARE_METAL}, status=Status.PASS),
+    Case(
+        title="one GPU and nobody to talk to",
+        sections={"pci_devices": tree(True), "virtualization": BARE_METAL},
+        status=Status.NOT_APPLICABLE,
+        says="one GPU and no RDMA card: nobody to talk to over PCIe",
+    ),
     Case(
         title="NVLink between the GPUs, no RDMA card",
         sections={"pci_devices": tree(True, True), "virtualization": BARE_METAL, "gpus": NVLINKED},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="the GPUs talk by NVLink, and there is no RDMA card",
     ),
     Case(
         title="in a virtual machine there is nothing to change",
         sections={"pci_devices": tree(True, True), "virtualization": Virtualization(hypervisor="kvm")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="a virtual machine: bridges and IOMMU are the matter of its host",
     ),
     Case(
         title="a virtual machine without bridges",
         sections={"pci_devices": tuple(device for device in tree(None, None) if device.kind == "gpu")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no bridge shows above the GPUs",
     ),
     Case(
         title="only root can read it",
@@ -98,17 +106,22 @@ CASES = (
 )
 def acs_redirect(
     pci_devices: tuple[PciDevice, ...], gpus: Section[tuple[Gpu, ...]], virtualization: Section[Virtualization], remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find redirecting bridges above devices that talk to each other over PCIe."""
-    if virtualization.state is State.KNOWN:
+    cards = [device for device in pci_devices if device.kind == "gpu"]
+    if cards and virtualization.state is State.KNOWN:
+        yield VIRTUAL_MACHINE
         return
     nics = rdma_nics(pci_devices)
-    cards = [device for device in pci_devices if device.kind == "gpu"]
     only_to_nics = gpus_use_nvlink(gpus.value or ())
-    if not cards or (len(cards) < 2 and not nics) or (only_to_nics and not nics):
+    if aside := nobody_to_talk_to(cards, nics, only_to_nics):
+        yield aside
         return
     devices = by_address(pci_devices)
     bridges = {parent for device in (*cards, *nics) for parent in device.parents if parent in devices}
+    if not bridges:
+        yield NO_BRIDGE
+        return
     redirecting = sorted(address for address in bridges if devices[address].acs_redirect)
     unread = [address for address in bridges if devices[address].acs_redirect is None]
     if unread and not redirecting:

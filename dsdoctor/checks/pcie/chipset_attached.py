@@ -18,9 +18,9 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped
-from dsdoctor.checks.pcie._reading import by_address
+from dsdoctor.checks.pcie._reading import NO_BRIDGE, NO_GPU_ON_THE_BUS, VIRTUAL_MACHINE, by_address
 from dsdoctor.facts import Gpu, PciDevice, PcieLink, Section, State, Virtualization, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
 
@@ -78,9 +78,15 @@ CASES = (
     Case(
         title="a virtual machine shows no real bridges",
         sections={"pci_devices": card(INTEL_CHIPSET), "virtualization": Virtualization(hypervisor="kvm")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="a virtual machine: bridges and IOMMU are the matter of its host",
     ),
-    Case(title="no bridge at all", sections={"pci_devices": card(width=16)}, status=Status.PASS),
+    Case(
+        title="no bridge at all",
+        sections={"pci_devices": card(width=16)},
+        status=Status.NOT_APPLICABLE,
+        says="no bridge shows above the GPUs",
+    ),
     Case(title="the width is not known", sections={"pci_devices": card(AMD_CHIPSET, width=None)}, status=Status.UNKNOWN, says="width"),
     Case(title="no PCI bus to see", sections={"pci_devices": unreadable("/sys is not there")}, status=Status.UNKNOWN, says="/sys"),
 )
@@ -99,11 +105,17 @@ def chipset_attached(
     virtualization: Section[Virtualization],
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A narrow link proves nothing alone; with a bridge of a chipset above it, it does."""
+    if not any(device.kind == "gpu" for device in pci_devices):
+        yield NO_GPU_ON_THE_BUS
+        return
     if virtualization.state is State.KNOWN:
+        yield VIRTUAL_MACHINE
         return
     narrow, devices = health_limits_matrix.limit("narrow-slot-lanes"), by_address(pci_devices)
+    if not any(parent in devices for device in pci_devices if device.kind == "gpu" for parent in device.parents):
+        yield NO_BRIDGE
     by_nvml = {gpu.pci_address: gpu.pcie.width for gpu in gpus.value or () if gpu.pcie}
     for device in pci_devices:
         above = [devices[parent] for parent in device.parents if parent in devices]

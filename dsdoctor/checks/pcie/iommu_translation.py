@@ -16,9 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks.pcie._reading import gpus_use_nvlink, rdma_nics
+from dsdoctor.checks.pcie._reading import NO_GPU_ON_THE_BUS, VIRTUAL_MACHINE, gpus_use_nvlink, nobody_to_talk_to, rdma_nics
 from dsdoctor.facts import Gpu, Iommu, NvLink, PciDevice, Platform, Section, State, Virtualization, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCE = (
@@ -50,7 +50,8 @@ CASES = (
     Case(
         title="NVLink between the GPUs, no RDMA card",
         sections={"iommu": TRANSLATED, "pci_devices": TWO_GPUS, "virtualization": BARE_METAL, "gpus": NVLINKED},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="the GPUs talk by NVLink, and there is no RDMA card",
     ),
     Case(
         title="passed through",
@@ -58,11 +59,17 @@ CASES = (
         status=Status.PASS,
     ),
     Case(title="no IOMMU in use", sections={"iommu": Iommu(enabled=False), "pci_devices": TWO_GPUS}, status=Status.PASS),
-    Case(title="one GPU", sections={"iommu": TRANSLATED, "pci_devices": TWO_GPUS[:1], "virtualization": BARE_METAL}, status=Status.PASS),
+    Case(
+        title="one GPU",
+        sections={"iommu": TRANSLATED, "pci_devices": TWO_GPUS[:1], "virtualization": BARE_METAL},
+        status=Status.NOT_APPLICABLE,
+        says="one GPU and no RDMA card: nobody to talk to over PCIe",
+    ),
     Case(
         title="in a guest",
         sections={"iommu": TRANSLATED, "pci_devices": TWO_GPUS, "virtualization": Virtualization(hypervisor="kvm")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="a virtual machine: bridges and IOMMU are the matter of its host",
     ),
     Case(
         title="on an ARM server nothing here judges it",
@@ -99,17 +106,24 @@ def iommu_translation(
     virtualization: Section[Virtualization],
     platform: Section[Platform],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Translation harms where devices talk to each other over PCIe on bare metal."""
-    if not iommu.enabled or iommu.mode == "passthrough" or virtualization.state is State.KNOWN:
+    cards = [device for device in pci_devices.value or () if device.kind == "gpu"]
+    if pci_devices.value is not None and not cards:
+        yield NO_GPU_ON_THE_BUS
+        return
+    if virtualization.state is State.KNOWN:
+        yield VIRTUAL_MACHINE
+        return
+    if not iommu.enabled or iommu.mode == "passthrough":
         return
     if pci_devices.value is None:
         yield Doubt(subject="IOMMU", reason="it is in use, and which devices talk to each other is not known (no PCI bus)")
         return
-    cards = [device for device in pci_devices.value if device.kind == "gpu"]
     nics = rdma_nics(pci_devices.value)
     only_to_nics = gpus_use_nvlink(gpus.value or ())
-    if not cards or (len(cards) < 2 and not nics) or (only_to_nics and not nics):
+    if aside := nobody_to_talk_to(cards, nics, only_to_nics):
+        yield aside
         return
     architecture = platform.value.architecture if platform.value else ""
     if architecture not in ("", X86_64):

@@ -20,7 +20,7 @@ from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.checks.pcie._reading import by_address
 from dsdoctor.facts import Gpu, PciDevice, PcieLink, Section, absent
-from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
 
@@ -106,7 +106,7 @@ def link_degraded(
     pci_devices: Section[tuple[PciDevice, ...]],
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Judge the width always, the generation under load only."""
     busy = health_limits_matrix.limit("pcie-busy-percent")
     devices = by_address(pci_devices.value or ())
@@ -145,6 +145,8 @@ def link_degraded(
         else:
             unknown.append((gpu, "the generation is below its maximum, which an idle GPU does by itself; read it under load"))
     yield from doubts("PCIe link", unknown)
+    if all(is_not_there(gpu, "pcie") for gpu in gpus):
+        yield NotApplicable(reason="no GPU here has a PCIe link of its own")
 
 
 def _port_above(gpu: Gpu, devices: Mapping[str, PciDevice]) -> PcieLink | None:

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import Gpu, PcieLink, Platform, Section, absent
-from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
 
@@ -63,7 +63,7 @@ CASES = (
 @check("pcie.replay-rate", Severity.WARNING, explains=("smoke.bandwidth",), settle="nvidia-smi -q | grep -i replay", cases=CASES)
 def replay_rate(
     gpus: tuple[Gpu, ...], platform: Section[Platform], health_limits_matrix: HealthLimits, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the mean rate since boot with what a healthy link of that generation and width may count."""
     least, huge = health_limits_matrix.limit("pcie-replays"), health_limits_matrix.limit("pcie-replays-of-unknown-age")
     uptime_s = platform.value.uptime_s if platform.value else None
@@ -101,3 +101,5 @@ def replay_rate(
                 sources=row.basis.sources,
             )
     yield from doubts("replay counter", unknown)
+    if all(gpu.pcie is None or gpu.pcie.replay_count is None for gpu in gpus):
+        yield NotApplicable(reason="no GPU here counts the packets that it repeats")

@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.network._reading import several_nodes, values
 from dsdoctor.checks.pcie._reading import rdma_nics
-from dsdoctor.facts import EnvironmentVariable, KernelDriver, LoadedModules, PciDevice, Platform, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.facts import EnvironmentVariable, KernelDriver, LoadedModules, PciDevice, Platform, Section, State, absent
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
 from dsdoctor.versions import LibraryVersion
@@ -89,7 +89,8 @@ CASES = (
             "loaded_modules": WITHOUT,
             "kernel_driver": PROPRIETARY,
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="there is no RDMA network card",
     ),
     Case(
         title="nothing says of which kind the driver is",
@@ -122,10 +123,14 @@ def peermem_missing(
     environment: Section[tuple[EnvironmentVariable, ...]],
     driver_branches_matrix: DriverBranches,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Neither of the two ways to the memory of a GPU is open."""
     nics = rdma_nics(pci_devices)
     if not nics:
+        yield NotApplicable(reason="there is no RDMA network card")
+        return
+    if kernel_driver.state is State.ABSENT:
+        yield NotApplicable(reason=kernel_driver.why or "no driver is loaded")
         return
     if loaded_modules.value is None:
         yield Doubt(subject="GPUDirect RDMA", reason=f"the loaded modules are not known ({loaded_modules.why or 'nobody looked'})")

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.facts import Directory, Package, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import CacheUse, SystemNeeds
 
@@ -85,7 +85,8 @@ CASES = (
     Case(
         title="the cache of a package that is not installed",
         sections={"directories": (_directory("deepgemm-cache", "/root/.deep_gemm", "ro", writable=False),), "packages": TRITON},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="nothing that is installed writes to a cache",
     ),
     Case(
         title="the file system did not answer",
@@ -109,14 +110,19 @@ CASES = (
 )
 def cache_not_writable(
     directories: tuple[Directory, ...], packages: Section[tuple[Package, ...]], system_needs_matrix: SystemNeeds, remedies: Remedies
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find caches that refuse writes or running code, those with one reason named together."""
     installed = None if packages.value is None else {package.name for package in packages.value}
     by_reason: dict[str, list[tuple[Directory, CacheUse]]] = {}
-    for directory in directories:
-        use = system_needs_matrix.cache(directory.purpose)
-        if use is None or (installed is not None and use.packages and not installed.intersection(use.packages)):
-            continue
+    used = [
+        (directory, use)
+        for directory in directories
+        if (use := system_needs_matrix.cache(directory.purpose)) is not None
+        and (installed is None or not use.packages or installed.intersection(use.packages))
+    ]
+    if not used:
+        yield NotApplicable(reason="nothing that is installed writes to a cache")
+    for directory, use in used:
         if directory.writable is None:
             yield Doubt(subject=directory.path, reason=f"whether it can be written is not known ({directory.why or 'not read'})")
         elif reason := _reason(directory, use):

@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_EXTENSIONS
 from dsdoctor.facts import Extension, Libc, Platform, Section, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Torch
 from dsdoctor.versions import LibraryVersion
@@ -108,7 +109,7 @@ def glibc_too_old(
     platform: Section[Platform],
     torch_matrix: Torch,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare glibc with what the installed binaries ask for."""
     if libc.family == "musl":
         yield Finding(
@@ -128,6 +129,8 @@ def glibc_too_old(
     if extensions.value is None:
         yield from _judge_torch_tag(here, torch_build, platform, torch_matrix, remedies)
         return
+    if not extensions.value:
+        yield NO_EXTENSIONS
     wanted = [(need, extension) for extension in extensions.value if (need := _needed(extension)) is not None and need > here]
     if wanted:
         highest = max(need for need, _ in wanted)

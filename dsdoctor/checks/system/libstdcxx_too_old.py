@@ -19,8 +19,9 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_EXTENSIONS
 from dsdoctor.facts import EnvironmentVariable, Extension, Interpreter, Libstdcxx, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import LibraryVersion
 
@@ -91,10 +92,13 @@ def libstdcxx_too_old(
     interpreter: Section[Interpreter],
     environment: Section[tuple[EnvironmentVariable, ...]],
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the libstdc++ in use with what the extensions ask for."""
     if extensions.value is None:
         yield Doubt(subject="libstdc++", reason="which GLIBCXX the installed packages need is not known")
+        return
+    if not extensions.value:
+        yield NO_EXTENSIONS
         return
     used = _in_use(libstdcxx, interpreter.value, environment.value or ())
     provided = LibraryVersion.parse(used.highest_glibcxx) if used else None

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.facts import Container, DeviceNode, Identity, Limit, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
 
@@ -72,7 +72,8 @@ CASES = (
             "identity": USER,
             "device_nodes": (DeviceNode(path="/dev/nvidia0", openable=True), DeviceNode(path="/dev/infiniband/rdma_cm", openable=True)),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="there is no RDMA device",
     ),
     Case(
         title="unlimited",
@@ -109,7 +110,7 @@ def memlock_limited(
     container: Section[Container],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the memlock limit with what RDMA registers."""
     limit = limits.get("memlock")
     if limit is None:
@@ -128,7 +129,10 @@ def memlock_limited(
         return
     devices = [node.path for node in device_nodes.value or () if node.path.startswith("/dev/infiniband/uverbs")]
     capabilities = identity.value.effective_capabilities if identity.value else None
-    if not devices or (capabilities is not None and capabilities & CAP_IPC_LOCK):
+    if not devices:
+        yield NotApplicable(reason="there is no RDMA device")
+        return
+    if capabilities is not None and capabilities & CAP_IPC_LOCK:
         return
     evidence = [
         Evidence(where="limits.memlock.soft", value=f"{limit.soft} bytes ({shown})"),

@@ -17,8 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Gpu, Limit, Section, State
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.facts import Gpu, Limit, Section, State, absent
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
 
@@ -66,6 +67,12 @@ CASES = (
         status=Status.UNKNOWN,
         says="open files",
     ),
+    Case(
+        title="no GPU",
+        sections={"limits": {"nofile": Limit(soft=1024, hard=1024)}, "gpus": absent("there is no NVIDIA GPU")},
+        status=Status.NOT_APPLICABLE,
+        says="no NVIDIA GPU",
+    ),
 )
 
 
@@ -75,10 +82,11 @@ def open_files_limited(
     gpus: Section[tuple[Gpu, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the nofile limits with what that many GPUs need."""
     limit = limits.get("nofile")
     if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
         return
     if limit is None:
         yield Doubt(subject="nofile", reason="the limit on open files is not known")
@@ -111,7 +119,9 @@ def open_files_limited(
             Evidence(where="gpus", value=str(len(gpus.value))),
         ),
         expected=f"at least {need.amount}",
-        remedies=remedies("general", hard_limit=str(need.amount) if limit.hard is None else str(limit.hard)),
+        remedies=(
+            remedies("raisable", hard_limit=str(need.amount) if limit.hard is None else hard)[: 1 if raisable else 0] + remedies("general")
+        )[:3],
         sources=need.basis.sources,
         severity=Severity.INFO if raisable else Severity(need.severity),
     )

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._loaded_nccl import loaded_nccl
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.checks.system._amounts import in_words
 from dsdoctor.facts import (
     Container,
@@ -35,7 +36,7 @@ from dsdoctor.facts import (
     absent,
     unreadable,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
 from dsdoctor.versions import CudaVersion, LibraryVersion
@@ -116,7 +117,8 @@ CASES = (
     Case(
         title="no GPU, no fault",
         sections={"shared_memory": CONTAINER_DEFAULT, "gpus": absent("no GPU")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU",
     ),
     Case(
         title="/dev/shm could not be read",
@@ -138,12 +140,14 @@ def shm_too_small(
     container: Section[Container],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare /dev/shm with what that many GPUs need."""
     if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
         return
     count = len(gpus.value) if gpus.value is not None else None
     if count == 0:
+        yield no_gpu(gpus)
         return
     nccl = loaded_nccl(packages, torch_runtime)
     without = _nccl_does_without(nccl, nvml_versions, environment, system_needs_matrix)

@@ -20,8 +20,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
 from dsdoctor.facts import CudaToolkit, Package, Section, State, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import RuntimeCompiler, SystemNeeds
 from dsdoctor.versions import CudaVersion
@@ -84,7 +85,8 @@ CASES = (
             "torch_build": TorchBuild(version="2.4.0+cu121", cuda="12.1"),
             "packages": (Package(name="torch", version="2.4.0+cu121"), Package(name="xformers", version="0.0.27")),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="nothing that is installed compiles when it runs",
     ),
     Case(
         title="another major, and only vLLM may compile with it",
@@ -135,10 +137,11 @@ def cuda_home_mismatch(
     packages: Section[tuple[Package, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the toolkit that builds take with torch and with what compiles here."""
     taken = _taken(cuda_toolkits)
     if taken is None:
+        yield NotApplicable(reason="there is no CUDA toolkit that a build would take")
         return
     used = CudaVersion.parse(taken.cuda_version)
     if used is None:
@@ -156,6 +159,7 @@ def cuda_home_mismatch(
         return
     users = system_needs_matrix.compile_here([package.name for package in packages.value], "nvcc")
     if not users:
+        yield NOTHING_COMPILES
         return
     build = _Build(cuda_toolkits, taken, used, wanted, users, remedies)
     too_old = next((row for row in users if (least := CudaVersion.parse(row.least_nvcc)) is not None and used < least), None)

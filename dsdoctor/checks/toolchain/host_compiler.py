@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.facts import CudaToolkit, HostCompiler, Package, Platform, Section, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HostCompilers, SystemNeeds
 from dsdoctor.versions import LibraryVersion
@@ -86,11 +86,12 @@ def host_compiler(
     host_compilers_matrix: HostCompilers,
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the compiler that nvcc would call with what it accepts."""
     toolkits = sorted((item for item in cuda_toolkits if item.nvcc), key=lambda item: (not item.is_cuda_home, not item.is_first_on_path))
     compiler = _called(host_compilers)
     if not toolkits or compiler is None:
+        yield NotApplicable(reason="there is no C++ compiler" if toolkits else "there is no nvcc")
         return
     toolkit = toolkits[0]
     version = LibraryVersion.parse(compiler.version)

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
 from dsdoctor.facts import EnvironmentVariable, Gpu, HostCompiler, Package, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
 
@@ -64,12 +66,14 @@ CASES = (
     Case(
         title="nothing here compiles at run time",
         sections={"packages": (Package(name="numpy", version="2.3.1"),), "host_compilers": ()},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="nothing that is installed compiles when it runs",
     ),
     Case(
         title="no GPU: no kernel is compiled",
         sections={"packages": VLLM, "host_compilers": (), "gpus": absent("no GPU")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU",
     ),
     Case(title="nobody looked for compilers", sections={"packages": VLLM}, status=Status.UNKNOWN, says="compiler"),
     Case(title="the packages are not known", sections={"host_compilers": ()}, status=Status.UNKNOWN, says="packages"),
@@ -84,10 +88,11 @@ def no_compiler(
     environment: Section[tuple[EnvironmentVariable, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find packages that compile C at run time without a compiler."""
     users = system_needs_matrix.compile_here([package.name for package in packages], "c-compiler")
     if not users or gpus.state is State.ABSENT:
+        yield no_gpu(gpus) if users else NOTHING_COMPILES
         return
     if host_compilers.state not in (State.KNOWN, State.ABSENT):
         yield Doubt(subject="C compiler", reason=f"whether there is a C compiler is not known ({host_compilers.why or 'nobody looked'})")

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
 from dsdoctor.facts import CudaToolkit, EnvironmentVariable, Gpu, Package, Section, State, TorchBuild, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import RuntimeCompiler, SystemNeeds
 from dsdoctor.versions import CudaVersion
@@ -74,7 +76,8 @@ CASES = (
     Case(
         title="torch from wheels needs no toolkit",
         sections={"packages": (Package(name="torch", version="2.11.0+cu130"),), "cuda_toolkits": absent("no toolkit")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="nothing that is installed compiles when it runs",
     ),
     Case(title="nobody looked for toolkits", sections={"packages": DEEP_GEMM}, status=Status.UNKNOWN, says="nvcc"),
 )
@@ -89,16 +92,16 @@ def no_nvcc(
     gpus: Section[tuple[Gpu, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find packages that compile CUDA code at run time without nvcc."""
     installed = {package.name for package in packages}
     settings = {f"{item.name}={item.value.strip()}" for item in environment.value or ()}
-    users = [
-        row
-        for row in system_needs_matrix.compile_here(installed, "nvcc")
-        if row.spared_by_variable not in settings and row.spared_by_package not in installed
-    ]
-    if not users or gpus.state is State.ABSENT:
+    compiling = system_needs_matrix.compile_here(installed, "nvcc")
+    users = [row for row in compiling if row.spared_by_variable not in settings and row.spared_by_package not in installed]
+    if not compiling or gpus.state is State.ABSENT:
+        yield no_gpu(gpus) if compiling else NOTHING_COMPILES
+        return
+    if not users:
         return
     if cuda_toolkits.state not in (State.KNOWN, State.ABSENT):
         yield Doubt(subject="nvcc", reason=f"whether there is an nvcc is not known ({cuda_toolkits.why or 'nobody looked'})")

@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
 from dsdoctor.facts import Gpu, Interpreter, Package, PythonHeaders, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
 
@@ -58,12 +60,14 @@ CASES = (
     Case(
         title="nothing here compiles at run time",
         sections={"python_headers": MISSING, "packages": (Package(name="numpy", version="2.3.1"),)},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="nothing that is installed compiles when it runs",
     ),
     Case(
         title="no GPU: no kernel is compiled",
         sections={"python_headers": MISSING, "packages": SGLANG, "gpus": absent("no GPU")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="no GPU",
     ),
     Case(title="nobody looked for headers", sections={"packages": SGLANG}, status=Status.UNKNOWN, says="python headers"),
 )
@@ -83,13 +87,14 @@ def no_python_headers(
     gpus: Section[tuple[Gpu, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Find packages that compile against a Python.h that is not there."""
-    if python_headers.present or gpus.state is State.ABSENT:
-        return
     installed = ["triton"] if packages.value is None else [package.name for package in packages.value]
     users = system_needs_matrix.compile_here(installed, "python-headers")
-    if not users:
+    if not users or gpus.state is State.ABSENT:
+        yield no_gpu(gpus) if users else NOTHING_COMPILES
+        return
+    if python_headers.present:
         return
     names = ", ".join(row.package for row in users) if packages.value is not None else "Triton"
     python = ".".join(interpreter.value.version.split(".")[:2]) if interpreter.value else ""

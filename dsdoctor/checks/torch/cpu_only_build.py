@@ -21,7 +21,7 @@ from dsdoctor.checks._reading import driver_version
 from dsdoctor.checks.package._requirements import architecture_of, exact
 from dsdoctor.checks.torch._gpus import fitting_builds, gpus_here, surely_none
 from dsdoctor.facts import Gpu, KernelDriver, NvmlVersions, PciDevice, Platform, Section, TorchBuild, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Companions, CudaToolkits, Torch
 from dsdoctor.versions import ComputeCapability
@@ -54,7 +54,8 @@ CASES = (
     Case(
         title="a CPU build on a machine without a GPU: as it should be",
         sections={"torch_build": CPU, "gpus": absent("NVML finds no GPU"), "pci_devices": ()},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="there is no NVIDIA GPU",
     ),
     Case(
         title="an AMD GPU on the bus",
@@ -63,7 +64,8 @@ CASES = (
             "gpus": unreadable("no NVML"),
             "pci_devices": (PciDevice(address="0000:3b:00.0", kind="gpu", vendor_id="1002"),),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="there is no NVIDIA GPU",
     ),
     Case(
         title="a CUDA build",
@@ -93,7 +95,7 @@ def cpu_only_build(
     cuda_toolkits_matrix: CudaToolkits,
     companions_matrix: Companions,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """A node with an NVIDIA GPU needs a torch that was built with CUDA."""
     if torch_build.cuda:
         return
@@ -105,6 +107,8 @@ def cpu_only_build(
                 reason="it is built without CUDA; whether this node has an NVIDIA GPU is not known",
                 settle="nvidia-smi -L",
             )
+        else:
+            yield NotApplicable(reason="there is no NVIDIA GPU")
         return
     driver = driver_version(kernel_driver, nvml_versions)
     capability = next((ComputeCapability.parse(gpu.compute_capability) for gpu in gpus.value or ()), None)

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.torch._gpus import gpus_here, surely_none
-from dsdoctor.checks.torch._said import quoted
+from dsdoctor.checks.torch._said import quoted, says_nothing
 from dsdoctor.facts import EnvironmentVariable, Gpu, PciDevice, Section, TorchBuild, TorchRuntime, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCode, ErrorCodes
 
@@ -94,7 +95,8 @@ CASES = (
             "pci_devices": (PciDevice(address="0000:00:02.0", kind="nic"),),
             "torch_runtime": TorchRuntime(imported=True, cuda_available=False, device_count=0, cuda_error="No CUDA GPUs are available"),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="there is no NVIDIA GPU",
     ),
     Case(
         title="a CPU build: another check says so",
@@ -103,12 +105,14 @@ CASES = (
             "gpus": H200,
             "torch_runtime": TorchRuntime(imported=True, cuda_available=False, cuda_error="Torch not compiled with CUDA enabled"),
         },
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch is built without CUDA",
     ),
     Case(
         title="torch did not even import: another check says so",
         sections={"torch_build": CU130, "gpus": H200, "torch_runtime": TorchRuntime(imported=False, import_error="ImportError: x")},
-        status=Status.PASS,
+        status=Status.NOT_APPLICABLE,
+        says="torch cannot be imported",
     ),
     Case(
         title="torch sees no GPU, and nobody knows whether there is one",
@@ -129,30 +133,40 @@ CASES = (
     cases=CASES,
 )
 def cuda_unavailable(
-    torch_runtime: TorchRuntime,
+    torch_runtime: Section[TorchRuntime],
     torch_build: Section[TorchBuild],
     gpus: Section[tuple[Gpu, ...]],
     pci_devices: Section[tuple[PciDevice, ...]],
     environment: Section[tuple[EnvironmentVariable, ...]],
     error_codes_matrix: ErrorCodes,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """torch with CUDA must reach the GPUs that are there."""
-    if not torch_runtime.imported or (torch_build.value is not None and not torch_build.value.cuda):
+    runtime = torch_runtime.value
+    if torch_build.value is not None and not torch_build.value.cuda:
+        yield NO_CUDA_BUILD
         return
-    said = torch_runtime.cuda_error or torch_runtime.operation_error
-    unavailable = torch_runtime.cuda_available is False or torch_runtime.device_count == 0
+    if runtime is None:
+        yield says_nothing(torch_build, torch_runtime)
+        return
+    if not runtime.imported:
+        yield NotApplicable(reason="torch cannot be imported")
+        return
+    said = runtime.cuda_error or runtime.operation_error
+    unavailable = runtime.cuda_available is False or runtime.device_count == 0
     if not said and not unavailable:
         return
     seen = gpus_here(gpus, pci_devices)
     if seen is None and (not said or surely_none(gpus, pci_devices)):
         if not surely_none(gpus, pci_devices):
             yield Doubt(subject="torch", reason="it sees no GPU; whether this node has one is not known", settle="nvidia-smi -L")
+        else:
+            yield NotApplicable(reason="there is no NVIDIA GPU")
         return
     name = f"torch {torch_build.value.version}" if torch_build.value else "torch"
-    code = torch_runtime.cuda_error_code
+    code = runtime.cuda_error_code
     row = error_codes_matrix.cuda_error(code) if code is not None else None
-    first_use = not torch_runtime.cuda_error and bool(torch_runtime.operation_error)
+    first_use = not runtime.cuda_error and bool(runtime.operation_error)
     visible = next((item for item in environment.value or () if item.name == "CUDA_VISIBLE_DEVICES"), None)
     what = "sees the GPU, and its first operation there fails" if first_use else "cannot use the GPU"
     yield Finding(
@@ -160,7 +174,7 @@ def cuda_unavailable(
         summary=f"{name} {what}: {quoted(said) or 'torch.cuda.is_available() is False, without a message'}.",
         cause=_cause(row, said),
         evidence=(
-            *_evidence(torch_runtime),
+            *_evidence(runtime),
             *((seen.evidence,) if seen else ()),
             *((Evidence(where="environment.CUDA_VISIBLE_DEVICES", value=repr(visible.value)),) if visible else ()),
         ),

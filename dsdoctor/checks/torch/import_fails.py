@@ -20,9 +20,9 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks.torch._said import quoted
-from dsdoctor.facts import Section, TorchBuild, TorchRuntime, absent, unreadable
-from dsdoctor.findings import Evidence, Finding, Severity, Status
+from dsdoctor.checks.torch._said import quoted, says_nothing
+from dsdoctor.facts import Section, TorchBuild, TorchRuntime, absent, not_asked, unreadable
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import CudaVersion
 
@@ -163,6 +163,12 @@ CASES = (
         status=Status.UNKNOWN,
         says="did not answer",
     ),
+    Case(
+        title="no torch, and nobody started it",
+        sections={"torch_build": absent("torch is not installed"), "torch_runtime": not_asked("not looked at with --quick")},
+        status=Status.NOT_APPLICABLE,
+        says="torch is not installed",
+    ),
     Case(title="nobody asked", sections={}, status=Status.UNKNOWN),
     Case(title="no torch", sections={"torch_runtime": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
 )
@@ -176,16 +182,20 @@ CASES = (
     cases=CASES,
 )
 def import_fails(
-    torch_runtime: TorchRuntime,
+    torch_runtime: Section[TorchRuntime],
     torch_build: Section[TorchBuild],
     remedies: Remedies,
-) -> Iterator[Finding]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Say what the import said, and what that means."""
-    if torch_runtime.imported:
+    runtime = torch_runtime.value
+    if runtime is None:
+        yield says_nothing(torch_build, torch_runtime)
+        return
+    if runtime.imported:
         return
     build = torch_build.value
     name = f"torch {build.version}" if build else "torch"
-    text = torch_runtime.import_error or "no message"
+    text = runtime.import_error or "no message"
     evidence = [Evidence(where="torch_runtime.import_error", value=text)]
     cause = next((words for pattern, words in CAUSES if pattern.search(text)), "")
     if build is not None:

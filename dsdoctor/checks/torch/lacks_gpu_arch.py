@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import driver_version
+from dsdoctor.checks._reading import NO_CUDA_BUILD, driver_version, no_gpu
 from dsdoctor.checks.package._requirements import architecture_of
 from dsdoctor.checks.torch._gpus import fitting_builds, serves
 from dsdoctor.checks.torch._said import quoted
@@ -36,7 +36,7 @@ from dsdoctor.facts import (
     TorchRuntime,
     absent,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Basis, CudaToolkits, Gpus, Torch
 from dsdoctor.versions import ComputeCapability, CudaVersion
@@ -138,6 +138,12 @@ CASES = (
     ),
     Case(title="the GPUs are not known", sections={"torch_build": CU124}, status=Status.UNKNOWN, says="GPU"),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed"), "gpus": H200}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a build without CUDA has no code for any GPU",
+        sections={"torch_build": TorchBuild(version="2.11.0+cpu")},
+        status=Status.NOT_APPLICABLE,
+        says="without CUDA",
+    ),
 )
 
 
@@ -160,10 +166,11 @@ def lacks_gpu_arch(
     gpus_matrix: Gpus,
     cuda_toolkits_matrix: CudaToolkits,
     remedies: Remedies,
-) -> Iterator[Finding | Doubt]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Each GPU must be served by torch's targets."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
-    if cuda is None or (gpus.state is State.ABSENT and torch_runtime.value is None):
+    if cuda is None:
+        yield NO_CUDA_BUILD
         return
     runtime = torch_runtime.value
     devices = _devices(gpus, runtime)
@@ -171,7 +178,9 @@ def lacks_gpu_arch(
     targets, where, basis = _targets(torch_build, cuda, runtime, architecture, torch_matrix)
     said = runtime.operation_error if runtime and NO_IMAGE in runtime.operation_error else ""
     if not devices and not said:
-        yield Doubt(subject="GPU", reason="the compute capability of the GPUs is not known")
+        yield (
+            no_gpu(gpus) if gpus.state is State.ABSENT else Doubt(subject="GPU", reason="the compute capability of the GPUs is not known")
+        )
         return
     lacking = {name: capability for name, capability in devices.items() if targets and not serves(targets, capability)}
     if lacking or said:
