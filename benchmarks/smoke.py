@@ -43,18 +43,19 @@ class MemoryWatch(threading.Thread):
         import pynvml
 
         pynvml.nvmlInit()
-        self._used = [
-            lambda handle=pynvml.nvmlDeviceGetHandleByIndex(index): pynvml.nvmlDeviceGetMemoryInfo(handle).used
-            for index in range(pynvml.nvmlDeviceGetCount())
-        ]
-        self._before = [used() for used in self._used]
+        self._handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        self._read = pynvml.nvmlDeviceGetMemoryInfo
+        self._before = self._used()
         self.highest = 0
-        self.gpus = len(self._used)
+        self.gpus = len(self._handles)
         self._stop_asked = threading.Event()
+
+    def _used(self) -> list[int]:
+        return [self._read(handle).used for handle in self._handles]
 
     def run(self) -> None:
         while not self._stop_asked.wait(0.02):
-            self.highest = max(self.highest, *(used() - before for used, before in zip(self._used, self._before, strict=True)))
+            self.highest = max(self.highest, *(used - before for used, before in zip(self._used(), self._before, strict=True)))
 
     def stop(self) -> int:
         self._stop_asked.set()

@@ -115,7 +115,9 @@ def module_unsigned(
     if not enforced:
         return
     if file is None or (file.signed is not False and refusal is None):
-        if file is not None:
+        if file is None:
+            yield Doubt(subject="nvidia.ko", reason="Secure Boot is on, no module is loaded, and the module file was not looked at")
+        else:
             yield Doubt(
                 subject="nvidia.ko",
                 reason="Secure Boot is on, the module is there and not loaded; whether the kernel trusts its key is not known",

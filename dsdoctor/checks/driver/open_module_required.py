@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
 from dsdoctor.facts import Gpu, KernelDriver, KernelLog, KernelLogLine, Section, State, absent
-from dsdoctor.findings import Evidence, Finding, NotApplicable, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches, Gpus
 
@@ -52,6 +52,13 @@ CASES = (
         status=Status.PASS,
     ),
     Case(title="no driver", sections={"kernel_driver": absent("no nvidia module is loaded")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a B200, and nobody said which kind of module is loaded",
+        sections={"kernel_driver": KernelDriver(version="570.86.15"), "gpus": B200},
+        status=Status.UNKNOWN,
+        says="which kind",
+    ),
+    Case(title="the GPUs are not known", sections={"kernel_driver": PROPRIETARY}, status=Status.UNKNOWN, says="which GPUs"),
     Case(title="nobody looked at the module", sections={"gpus": B200}, status=Status.UNKNOWN),
 )
 
@@ -70,17 +77,22 @@ def open_module_required(
     gpus_matrix: Gpus,
     driver_branches_matrix: DriverBranches,
     remedies: Remedies,
-) -> Iterator[Finding | NotApplicable]:
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """The proprietary module and a GPU that needs the open one do not go together."""
-    if kernel_driver.flavour != "proprietary":
+    if kernel_driver.flavour == "open":
         return
     logged = next((line for line in (kernel_log.value.lines if kernel_log.value else ()) if REQUIRED in line.text.lower()), None)
     products = sorted({gpu.name for gpu in gpus.value or () if (row := gpus_matrix.product(gpu.name)) and row.requires_open_module})
     if not products and logged is None:
         if gpus.state is State.ABSENT:
             yield no_gpu(gpus)
+        elif gpus.value is None:
+            yield Doubt(subject="GPU", reason=f"which GPUs these are is not known ({gpus.why or 'not asked'})", settle="nvidia-smi -L")
         return
-    evidence = [Evidence(where="kernel_driver.flavour", value="proprietary")]
+    if not kernel_driver.flavour and logged is None:
+        yield Doubt(subject=products[0], reason="it needs the open kernel modules, and which kind is loaded is not known")
+        return
+    evidence = [Evidence(where="kernel_driver.flavour", value=kernel_driver.flavour or "not known")]
     if products:
         evidence.append(Evidence(where="gpus.name", value=", ".join(products)))
     if logged is not None:

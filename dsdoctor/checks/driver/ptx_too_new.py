@@ -131,6 +131,10 @@ def ptx_too_new(
     targets = runtime.arch_list if runtime and runtime.arch_list else row.targets() if row else ()
     if gpus.state is State.ABSENT:
         yield no_gpu(gpus)
+    elif gpus.value is None:
+        yield Doubt(subject="GPU", reason=f"the GPUs are not known ({gpus.why or 'not asked'})")
+    elif not targets:
+        yield Doubt(subject=f"torch {torch_build.version}", reason="for which GPUs it carries code is not known")
     for gpu in gpus.value or ():
         capability = ComputeCapability.parse(gpu.compute_capability)
         parsed = [target for text in targets if (target := GpuTarget.parse(text))]

@@ -65,6 +65,8 @@ def too_old_for_gpu(
     if driver_branches_matrix.is_developer_beta(driver):
         yield Doubt(subject=f"driver {evidence.value}", reason="a developer beta, whose number does not compare with production drivers")
         return
+    if not any(gpu.name for gpu in gpus):
+        yield Doubt(subject="GPU", reason="which product it is, is not known")
     for name in sorted({gpu.name for gpu in gpus if gpu.name}):
         product = gpus_matrix.product(name)
         if product is None:
