@@ -31,7 +31,9 @@ KINDS: Mapping[str, str] = {
     "companions": "dsdoctor.rows:Companions",
     "cuda-toolkits": "dsdoctor.rows:CudaToolkits",
     "cudnn": "dsdoctor.rows:Cudnn",
+    "deepseek-models": "dsdoctor.rows_stack:DeepseekModels",
     "driver-branches": "dsdoctor.rows:DriverBranches",
+    "engine-pitfalls": "dsdoctor.rows_stack:EnginePitfalls",
     "env-vars": "dsdoctor.rows:EnvVars",
     "error-codes": "dsdoctor.rows:ErrorCodes",
     "forward-compat": "dsdoctor.rows:ForwardCompat",
@@ -39,9 +41,14 @@ KINDS: Mapping[str, str] = {
     "gpus": "dsdoctor.rows:Gpus",
     "health-limits": "dsdoctor.rows:HealthLimits",
     "host-compilers": "dsdoctor.rows:HostCompilers",
+    "log-signatures": "dsdoctor.rows:LogSignatures",
+    "kernel-libraries": "dsdoctor.rows_stack:KernelLibraries",
+    "kernel-packages": "dsdoctor.rows_stack:KernelPackages",
+    "links": "dsdoctor.rows_stack:Links",
     "nccl": "dsdoctor.rows:Nccl",
     "nvidia-wheels": "dsdoctor.rows:NvidiaWheels",
     "smoke-thresholds": "dsdoctor.rows:SmokeThresholds",
+    "stack-needs": "dsdoctor.advise.needs:StackNeeds",
     "system-needs": "dsdoctor.rows:SystemNeeds",
     "torch": "dsdoctor.rows:Torch",
 }
@@ -51,6 +58,12 @@ KINDS: Mapping[str, str] = {
 def matrix_names() -> tuple[str, ...]:
     """The stems of all matrices that a check may ask for, in alphabetical order."""
     return tuple(sorted(KINDS))
+
+
+def kind_of(stem: str) -> Any:
+    """The class that holds a matrix."""
+    module, _, kind = KINDS[stem].partition(":")
+    return getattr(importlib.import_module(module), kind)
 
 
 def stem_of(name: str) -> str:
@@ -71,8 +84,7 @@ class Knowledge:
         stem = stem_of(name)
         if stem not in KINDS:
             raise MatrixError(f"no matrix is called '{stem}': known are {', '.join(matrix_names())}")
-        module, _, kind = KINDS[stem].partition(":")
-        return self.load_table(stem, getattr(importlib.import_module(module), kind))
+        return self.load_table(stem, kind_of(stem))
 
     def load_table(self, stem: str, kind: Any) -> Any:
         """The file of a stem ('gpus', 'remedies/driver') read as `kind`, overlays included; kept after the first time."""
@@ -120,7 +132,7 @@ def lint_overlay(directory: Path) -> tuple[str, ...]:
         try:
             if stem in KINDS:
                 Knowledge((directory,)).matrix(stem)
-            elif (_built_in_directory() / f"{stem}.yaml").is_file():
+            elif (built_in_directory() / f"{stem}.yaml").is_file():
                 _read_yaml(directory / f"{stem}.yaml", stem)
             else:
                 raise MatrixError(f"{directory / stem}.yaml: no matrix has that name; known are {', '.join(matrix_names())}")
@@ -140,9 +152,8 @@ def compile_directory(source: Path, target: Path) -> None:
     for stem in contents:
         piece = _read_yaml(source / f"{stem}.yaml", stem)
         if stem in KINDS:
-            module, _, kind = KINDS[stem].partition(":")
             try:
-                from_plain(getattr(importlib.import_module(module), kind), piece.data)
+                from_plain(kind_of(stem), piece.data)
             except PlainError as error:
                 raise _located(error, [piece]) from None
         path = target / f"{stem}.json"
@@ -162,12 +173,13 @@ class _Piece:
     data: Mapping[str, Any]
 
 
-def _built_in_directory() -> Path:
+def built_in_directory() -> Path:
+    """Where the matrices of this dsdoctor are."""
     return Path(importlib.import_module("dsdoctor.matrices").__path__[0])
 
 
 def _built_in_piece(stem: str) -> _Piece:
-    directory = _built_in_directory()
+    directory = built_in_directory()
     source, compiled = directory / f"{stem}.yaml", directory / f"{stem}.json"
     if compiled.is_file():
         return _Piece(source, json.loads(compiled.read_bytes()))
@@ -181,6 +193,17 @@ def _overlay_pieces(stem: str, overlays: Sequence[Path]) -> list[_Piece]:
 
 
 def _read_yaml(path: Path, stem: str) -> _Piece:
+    text, data = parse_yaml(path)
+    for error in head_problems(data, stem):
+        raise MatrixError(f"{path}:{line_of(text, error.path)}: {error}")
+    try:
+        return _Piece(path, {key: _cited(value, data.get("sources") or {}, data["seen"], key) for key, value in data.items()})
+    except PlainError as error:
+        raise MatrixError(f"{path}:{line_of(text, error.path)}: {error}") from None
+
+
+def parse_yaml(path: Path) -> tuple[str, dict[str, Any]]:
+    """Text and data of a matrix file; MatrixError when it is not a mapping in YAML."""
     import yaml
 
     try:
@@ -193,18 +216,19 @@ def _read_yaml(path: Path, stem: str) -> _Piece:
         raise MatrixError(f"{path}: cannot be read: {error}") from None
     if not isinstance(data, dict):
         raise MatrixError(f"{path}:1: expected a mapping with matrix, schema, seen and tables")
+    return text, data
+
+
+def head_problems(data: Mapping[str, Any], stem: str) -> Iterator[PlainError]:
+    """What is wrong with the head of a file: its name, schema, date, and table of sources."""
     for key, expected in (("matrix", stem.rpartition("/")[2]), ("schema", SCHEMA)):
         if data.get(key) != expected:
-            raise MatrixError(f"{path}:{_line_of(text, key)}: {key}: expected {expected}, found {data.get(key)!r}")
+            yield PlainError(key, f"expected {expected}, found {data.get(key)!r}")
     if not isinstance(data.get("seen"), str) or not re.fullmatch(r"\d{4}-\d{2}-\d{2}", data["seen"]):
-        raise MatrixError(f"{path}:{_line_of(text, 'seen')}: seen: expected a date such as 2026-01-31, found {data.get('seen')!r}")
+        yield PlainError("seen", f"expected a date such as 2026-01-31, found {data.get('seen')!r}")
     sources = data.get("sources") or {}
     if not isinstance(sources, dict) or not all(isinstance(source, dict) for source in sources.values()):
-        raise MatrixError(f"{path}:{_line_of(text, 'sources')}: sources: expected a mapping of ids to title and address")
-    try:
-        return _Piece(path, {key: _cited(value, sources, data["seen"], key) for key, value in data.items()})
-    except PlainError as error:
-        raise MatrixError(f"{path}:{_line_of(text, error.path)}: {error}") from None
+        yield PlainError("sources", "expected a mapping of ids to title and address")
 
 
 def _cited(value: Any, sources: Mapping[str, Any], seen: str, path: str) -> Any:
@@ -217,11 +241,12 @@ def _cited(value: Any, sources: Mapping[str, Any], seen: str, path: str) -> Any:
     for key, item in value.items():
         where = f"{path}.{key}"
         is_basis = isinstance(key, str) and (key == "basis" or key.endswith("_basis")) and isinstance(item, dict)
-        filled[key] = _basis(item, sources, seen, where) if is_basis else _cited(item, sources, seen, where)
+        filled[key] = cited_basis(item, sources, seen, where) if is_basis else _cited(item, sources, seen, where)
     return filled
 
 
-def _basis(basis: Mapping[str, Any], sources: Mapping[str, Any], seen: str, path: str) -> dict[str, Any]:
+def cited_basis(basis: Mapping[str, Any], sources: Mapping[str, Any], seen: str, path: str) -> dict[str, Any]:
+    """A basis with the texts of its sources and a date; PlainError when a source is not in the table."""
     if "source" not in basis:
         raise PlainError(f"{path}.source", "missing: the id of a source in the head of the file, or a list of them")
     ids = basis["source"] if isinstance(basis["source"], list) else [basis["source"]]
@@ -285,7 +310,7 @@ def _located(error: PlainError, pieces: Sequence[_Piece]) -> MatrixError:
     piece, path = _origin(error.path, pieces)
     shown = path.replace(".sources", ".source") if ".basis" in path or "_basis" in path else path
     try:
-        line = f":{_line_of(piece.path.read_text(encoding='utf-8'), path)}"
+        line = f":{line_of(piece.path.read_text(encoding='utf-8'), path)}"
     except OSError:
         line = ""
     return MatrixError(f"{piece.path}{line}: {shown or 'file'}: {error.problem}")
@@ -309,7 +334,7 @@ def _origin(path: str, pieces: Sequence[_Piece]) -> tuple[_Piece, str]:
     return next((piece for piece in pieces if table in piece.data), pieces[-1]), path
 
 
-def _line_of(text: str, path: str) -> int:
+def line_of(text: str, path: str) -> int:
     """The line of the deepest node on a path such as releases[3].basis.source."""
     import yaml
 
@@ -344,7 +369,7 @@ def _steps(node: Any, path: str) -> Iterator[tuple[int, Any, str]]:
 
 @lru_cache(maxsize=1)
 def _built_in_stamp() -> tuple[str, str]:
-    directory = _built_in_directory()
+    directory = built_in_directory()
     index = directory / INDEX
     if index.is_file():
         stamp = json.loads(index.read_bytes())

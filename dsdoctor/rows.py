@@ -1158,6 +1158,8 @@ class CompanionRelease:
     """Package (normalised name) to PEP 440 range; empty: any version."""
     tags: Mapping[str, str] = field(default_factory=dict)
     """Processor architecture to wheel tag; none: source only."""
+    pythons: tuple[str, ...] = ()
+    """Python tags of its wheels (cp312, cp38-abi3); empty: any Python that `requires_python` allows."""
     yanked: bool = False
     basis: Basis
 
@@ -1617,3 +1619,108 @@ class SmokeThresholds:
     def cause_of(self, text: str) -> SmokeCause | None:
         """The first known cause in a text."""
         return next((row for row in self.causes if re.search(row.pattern, text)), None)
+
+
+# --- log-signatures ---------------------------------------------------------------------------------------------------
+
+
+class LogRole(enum.Enum):
+    """What a line is in the story that a log tells."""
+
+    ERROR = "error"
+    """It says what went wrong: its readings are findings."""
+    SYMPTOM = "symptom"
+    """Something went wrong, but the line alone does not say why: several causes fit."""
+    CONSEQUENCE = "consequence"
+    """It follows from an error that stands elsewhere; never a finding."""
+    CLUE = "clue"
+    """A fact that other lines are read by; no fault."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogReading:
+    """What a line proves: a finding of a check.
+
+    Texts are templates: `{name}` is a capture of the line or of the lines beside it, or a known fact; a part in square brackets is left out
+    when a name in it is not known.
+    """
+
+    check: str
+    beside: tuple[str, ...] = ()
+    """Only when lines of these signatures are there too, or these names are known (`=name`)."""
+    unless: tuple[str, ...] = ()
+    """Not when one of these is there."""
+    cases: tuple[str, ...] = ()
+    """Of the check's remedies; of several cases the first remedy each."""
+    fill: Mapping[str, str] = field(default_factory=dict)
+    """Templates for the placeholders of the remedies."""
+    severity: str = "error"
+    subject: str
+    summary: str
+    cause: str = ""
+    expected: str = ""
+    advice: str = ""
+    """A remedy in prose that belongs in front of the rows of the check."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogHypothesis:
+    """A cause that fits a line, and what would tell it from the others."""
+
+    check: str
+    text: str
+    settle: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogSignature:
+    """A kind of line that software prints."""
+
+    id: str
+    role: LogRole
+    literals: tuple[str, ...]
+    """Whole words, one of which stands in every such line: lines are looked at only when they hold one."""
+    pattern: str
+    readings: tuple[LogReading, ...] = ()
+    """The first whose conditions hold is taken."""
+    suggests: tuple[LogHypothesis, ...] = ()
+    """Causes that fit, the likeliest first."""
+    yields: Mapping[str, str] = field(default_factory=dict)
+    """Facts that the line states: dotted path in the snapshot and template of the value."""
+    example: str
+    also: tuple[str, ...] = ()
+    """Other signatures that the example matches too."""
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LogSignatures:
+    """What lines of logs mean."""
+
+    matrix: str
+    schema: int
+    seen: str
+    sources: Mapping[str, Source]
+    signatures: tuple[LogSignature, ...]
+
+    def signature(self, id: str) -> LogSignature | None:
+        """The row of an id."""
+        return next((row for row in self.signatures if row.id == id), None)
+
+
+_OPTIONAL_PART = re.compile(r"\[([^\[\]]*)\]")
+_NAME = re.compile(r"\{(\w+)\}")
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template of log-signatures with its names filled; a part in square brackets goes when a name in it has no value."""
+
+    def part(found: re.Match[str]) -> str:
+        return found[1] if all(values.get(name) for name in _NAME.findall(found[1])) else ""
+
+    return _NAME.sub(lambda found: values.get(found[1], ""), _OPTIONAL_PART.sub(part, template))
+
+
+def names_in(template: str, *, required: bool) -> frozenset[str]:
+    """The names of a template: those that must be known, or all."""
+    return frozenset(_NAME.findall(_OPTIONAL_PART.sub("", template) if required else template))

@@ -81,11 +81,14 @@ SHOWN: tuple[tuple[str, str], ...] = (
     ("encode_mismatches", "{:.0f} wrong casts"),
     ("wrong_bytes", "{:.0f} wrong bytes"),
     ("nonfinite", "{:.0f} not finite"),
+    ("wrong", "{:.0f} wrong results"),
+    ("wrong_words", "{:.0f} wrong words"),
+    ("faster_by", "{:.1f} x faster without the switch"),
     ("first_call_s", "first call {:.2f} s"),
 )
 """Values worth a place on the screen; zeros of faults are left out."""
 
-FAULT_COUNTS = frozenset({"wrong_bytes", "nonfinite"})
+FAULT_COUNTS = frozenset({"wrong_bytes", "nonfinite", "wrong", "wrong_words"})
 
 
 def _figures(values: Mapping[str, float]) -> Iterable[str]:

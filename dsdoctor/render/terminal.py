@@ -22,6 +22,7 @@ SHOWN_CONSEQUENCES = 8
 SHOWN_LINES_OF_AREA = 5
 SHOWN_CHECKS_OF_REASON = 3
 SHORT_REASON = 32
+LONG_REASON = 240
 
 _ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)|\x1b.?", re.DOTALL)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -354,7 +355,8 @@ def _unknown_lines(outcomes: Sequence[Outcome], style: Style, told_before: set[s
     for reason, checks in by_reason.items():
         names = ", ".join(checks[:SHOWN_CHECKS_OF_REASON])
         more = f" and {len(checks) - SHOWN_CHECKS_OF_REASON} more" if len(checks) > SHOWN_CHECKS_OF_REASON else ""
-        why = f"{reason[:SHORT_REASON]}… (as above)" if reason in told_before and len(reason) > SHORT_REASON else reason
+        short = f"{reason[:SHORT_REASON]}… (as above)" if reason in told_before and len(reason) > SHORT_REASON else reason
+        why = short if len(short) <= LONG_REASON else f"{short[:LONG_REASON]}…"
         told_before.add(reason)
         lines.append(style.wrap(f"{UNKNOWN.bare(style)} cannot tell: {why} ({names}{more})", "    ", "      ", UNKNOWN.colour))
     return lines
@@ -456,7 +458,7 @@ def remedy_lines(number: int, remedy: Remedy, style: Style, verbose: bool) -> li
     lines += style.wrap(f"cost: {cost_words(remedy)}", indent, indent + "  ")
     if remedy.risk:
         lines += style.wrap(f"risk: {remedy.risk}", indent, indent + "  ", "yellow")
-    if verbose and remedy.inspect:
+    if remedy.inspect:
         lines += style.wrap("look first:", indent)
         lines += [line for command in remedy.inspect for line in style.command(command, indent + "  ")]
         lines += [f"{indent}then:"] if remedy.commands else []

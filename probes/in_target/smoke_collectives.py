@@ -5,7 +5,10 @@ torch: it starts the ranks, passes the store's port on, watches how far each one
 """
 
 import contextlib
+import ctypes
 import datetime
+import faulthandler
+import fcntl
 import importlib.util
 import json
 import os
@@ -39,6 +42,8 @@ BOOTSTRAP = (
 MIB = 1 << 20
 TEST = "collectives"
 CPU_RANKS = 2
+NEEDED_BYTES = 3 << 30
+"""Of each GPU: a GiB of buffers, about as much for NCCL's own, and a GiB to spare."""
 SHARE_OF_DEADLINE = 0.85
 """The rest is for ending the ranks and telling, before the doctor ends this process."""
 TAIL_BYTES = 3000
@@ -90,11 +95,11 @@ class Rank:
 
 
 class Trouble(Exception):
-    """The group did not finish: outcome, path, reason and notes of the result that says so, and what the rank wrote."""
+    """The group did not finish: outcome, stage, reason and notes of the result that says so, and what the rank wrote."""
 
-    def __init__(self, outcome, path, reason, said="", **notes):
+    def __init__(self, outcome, stage, reason, said="", **notes):
         super().__init__(reason)
-        self.outcome, self.path, self.reason, self.said, self.notes = outcome, path, reason, said, notes
+        self.outcome, self.stage, self.reason, self.said, self.notes = outcome, stage, reason, said, notes
 
 
 class Unavailable(Exception):
@@ -104,12 +109,13 @@ class Unavailable(Exception):
 def collectives(context):
     """The sequence as the environment is, then without the switches that were left in it, and the factor between the two."""
     plan = context.plan
-    gpus = list(plan.gpus) or None
-    world = CPU_RANKS if plan.device == "cpu" else len(gpus or ())
+    if plan.device == "cuda" and not plan.gpus:
+        plan.gpus = [(str(ordinal), "") for ordinal in range(visible_gpus())]
+    world = CPU_RANKS if plan.device == "cpu" else len(plan.gpus)
     if world < 2:
         yield context.skipped("one GPU has no peer")
         return
-    rates_why = next((plan.no_rates[int(index)] for index, _ in gpus or () if int(index) in plan.no_rates), "")
+    rates_why = next((plan.no_rates[int(index)] for index, _ in plan.gpus if int(index) in plan.no_rates), "")
     deadline = time.monotonic() + SHARE_OF_DEADLINE * float(plan.deadlines.get(TEST, 90.0))
     found = {}
     for switches in runs(os.environ) if plan.device == "cuda" else [{}]:
@@ -117,15 +123,31 @@ def collectives(context):
         try:
             results, notes = conduct(context, world, switches, deadline, rates_why)
         except Trouble as trouble:
-            yield dict(context.result(trouble.outcome, trouble.path + suffix, trouble.reason, {}, trouble.notes), stderr_tail=trouble.said)
+            failed = context.result(trouble.outcome, suffix.strip(), trouble.reason, {}, dict(trouble.notes, stage=trouble.stage))
+            yield dict(failed, stderr_tail=trouble.said)
             return
         for path, (values, more) in results.items():
+            if "refused" in more:
+                yield context.refused(path + suffix, more["refused"], **notes)
+                continue
             if switches and found.get(path, {}).get("bus_gb_per_s") and "bus_gb_per_s" in values:
                 values["faster_by"] = values["bus_gb_per_s"] / found[path]["bus_gb_per_s"]
             found.setdefault(path, values)
             yield context.ran(path + suffix, values, **dict(notes, **more))
     if rates_why:
         yield context.skipped(rates_why, "rates")
+
+
+def visible_gpus():
+    """How many GPUs the driver shows this process, where NVML did not say."""
+    count = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+        if cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count)):
+            return 0
+    except (OSError, AttributeError):
+        return 0
+    return count.value
 
 
 def runs(environment):
@@ -210,7 +232,7 @@ def watch(context, ranks, deadline, stack):
         while not all(rank.done for rank in ranks):
             for key, _ in selector.select(0.05):
                 for event in events_of(key.data, selector):
-                    follow(context, key.data, event, ranks, waiting, stack)
+                    deadline += follow(context, key.data, event, ranks, waiting, stack)
             failed = next((rank for rank in ranks if rank.failed), None)
             gone = next((rank for rank in ranks if not rank.done and not rank.failed and rank.ended() and not more(rank)), None)
             if failed is not None:
@@ -255,7 +277,7 @@ def more(rank):
 
 
 def follow(context, rank, event, ranks, waiting, stack):
-    """Act on one event of a rank."""
+    """Act on one event of a rank; returns the seconds for which other tests kept the GPUs."""
     kind = event.get("event")
     if kind == "stage":
         rank.stage = event["name"]
@@ -266,26 +288,47 @@ def follow(context, rank, event, ranks, waiting, stack):
     elif kind == "port":
         for other in ranks[1:]:
             other.tell(str(event["port"]))
-    elif kind == "timing":
-        waiting.add(rank.number)
-        if len(waiting) == len(ranks):
-            for name in sorted("gpu-%s" % index for index, _ in context.plan.gpus):
-                stack.enter_context(common.lock(context.plan.scratch, name))
+    elif kind in ("meeting", "timing"):
+        waiting.add((kind, rank.number))
+        if all((kind, other.number) in waiting for other in ranks):
+            started = time.monotonic()
+            hold_gpus(context, stack, fcntl.LOCK_SH if kind == "meeting" else fcntl.LOCK_EX)
             for other in ranks:
                 other.tell("go")
+            return time.monotonic() - started
     elif kind == "result":
         rank.results[event["path"]] = event
     elif kind == "failed":
         rank.failed = (event["outcome"], event["reason"])
     elif kind == "done":
         rank.done = True
+    return 0.0
+
+
+def hold_gpus(context, stack, mode):
+    """Use the GPUs beside other tests, or alone. All are let go first, so that two that wait cannot wait for each other."""
+    names = sorted("gpu-%s" % index for index, _ in context.plan.gpus)
+    # Waiting for another test is not this test's fault.
+    faulthandler.cancel_dump_traceback_later()
+    let_go(names)
+    stack.callback(let_go, names)
+    for name in names:
+        common.take(context.plan.scratch, name, mode)
+    context.watch()
+
+
+def let_go(names):
+    """Release the GPUs that are held."""
+    for name in names:
+        with contextlib.suppress(KeyError):
+            common.release(name)
 
 
 def trouble_of(ranks, failed):
     """The result for a rank that said why it cannot go on; a time-out of one that waits names the one it waits for."""
     outcome, reason = failed.failed
     behind = late(ranks)
-    if outcome == "error" and re.search(r"time[d ]?-?out|timeout", reason, re.IGNORECASE) and behind:
+    if outcome == "error" and re.search(r"timed?[ -]?out", reason, re.IGNORECASE) and behind:
         return hang(ranks)
     return Trouble(outcome, failed.stage, "rank %d while %s: %s" % (failed.number, failed.stage, reason), **told(ranks, failed))
 
@@ -459,6 +502,8 @@ def be_rank():
 
 def join(torch, plan, gpus, number, world, fault):
     """Rank 0 opens the store on a free port of this machine and tells it; then the group is formed."""
+    common.say("meeting")
+    sys.stdin.readline()
     while fault == "absent-rank" and number == world - 1:
         time.sleep(0.05)
     patience = datetime.timedelta(seconds=300)
@@ -477,6 +522,11 @@ def join(torch, plan, gpus, number, world, fault):
     else:
         device = torch.device("cuda", gpus[number].ordinal)
         torch.cuda.set_device(device)
+        free = torch.cuda.mem_get_info(device)[0]
+        if free < NEEDED_BYTES:
+            raise common.Skip(
+                "GPU %s: %.1f GiB of memory free, %.1f needed" % (gpus[number].index, free / common.GIB, NEEDED_BYTES / common.GIB)
+            )
         try:
             distributed.init_process_group(device_id=device, **settings)
         except TypeError:
@@ -566,7 +616,7 @@ def rates(group):
     """256 MiB through each collective, when the conductor has the GPUs for this group alone."""
     torch, distributed, world = group.torch, group.distributed, group.world
     size = (256 * MIB if group.device.type == "cuda" else MIB) // (world * 512) * world * 512
-    whole = torch.randn(size // 2, device=group.device).to(torch.bfloat16)
+    whole = torch.randn(size // 2, device=group.device, dtype=torch.bfloat16)
     other = torch.empty_like(whole)
     part = torch.empty(whole.numel() // world, dtype=whole.dtype, device=group.device)
     calls = (

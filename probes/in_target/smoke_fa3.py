@@ -257,10 +257,8 @@ def shapes_result(context, provider, attend, notes):
         same = what._replace(name="")
         if what.name == HEAD_MAJOR:
             q, k, v = (tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v))
-        outputs = []
         try:
-            with torch.no_grad():
-                seconds = context.seconds(lambda: outputs.append(attend(q, k, v, what.causal)))
+            output, seconds = called(context, attend, q, k, v, what.causal)
         except Exception as error:
             text = "%s: %s" % (what.name, common.text_of(error))
             if common.outcome_of(error) == "skipped":
@@ -274,7 +272,7 @@ def shapes_result(context, provider, attend, notes):
         if same not in exact:
             exact[same] = reference.exact_attention(torch, q, k, v, what.causal)
         plain = reference.plain_attention(torch, q, k, v, what.causal)
-        found[what.name] = reference.judged(context, outputs[0], exact[same], plain)
+        found[what.name] = reference.judged(context, output, exact[same], plain)
     if not found:
         return context.refused(provider.path, refusals[0], **notes)
     if refusals:
@@ -283,6 +281,14 @@ def shapes_result(context, provider, attend, notes):
     values.update(shapes=len(found), refused_shapes=len(refusals), first_call_s=first_s)
     worst = max(found, key=lambda name: (found[name]["nonfinite"], found[name].get("error_share", 0.0)))
     return context.ran(provider.path, values, shape="; ".join(found), worst=worst, dtype="bfloat16", **notes)
+
+
+def called(context, attend, *arguments):
+    """(output, seconds) of one call without gradients."""
+    outputs = []
+    with context.torch.no_grad():
+        seconds = context.seconds(lambda: outputs.append(attend(*arguments)))
+    return outputs[0], seconds
 
 
 def worst_of(results):
@@ -308,10 +314,8 @@ def fp8_values(context, attend):
         quantised.append(small)
         factors.append(factor.contiguous())
         restored.append(small.float() * factor[:, None, :, None])
-    outputs = []
-    with torch.no_grad():
-        first_s = context.seconds(lambda: outputs.append(attend(*quantised, FP8.causal, factors)))
-    output = context.observed(outputs[0].contiguous()).detach().cpu()
+    output, first_s = called(context, attend, *quantised, FP8.causal, factors)
+    output = context.observed(output.contiguous()).detach().cpu()
     found = common.compare(torch, output, reference.exact_attention(torch, *restored, FP8.causal))
     before = common.compare(torch, output, reference.exact_attention(torch, *tensors, FP8.causal))
     values = {"nonfinite": found["nonfinite"], "first_call_s": first_s}
@@ -337,14 +341,14 @@ def rate_shape(context):
 def rate_result(context, path, generation, attend, what, tensors):
     """TFLOP/s of one forward."""
     torch = context.torch
-    calls = []
 
     def body():
+        # Kernels are loaded or compiled here, so that nobody waits for that.
+        _, first_s = called(context, attend, *tensors, what.causal)
         with torch.no_grad(), context.alone():
             call_s = context.best_call_s(lambda: attend(*tensors, what.causal), calls=10, repeats=2)
-        calls.append(context.calls)
         operations = 4.0 * what.batch * what.heads * what.queries * what.keys * what.dim
-        return {"tflops": operations / call_s / 1e12, "call_s": call_s, "first_call_s": context.first_call_s}, {"calls": calls[0]}
+        return {"tflops": operations / call_s / 1e12, "call_s": call_s, "first_call_s": first_s}, {"calls": context.calls}
 
     size = "batch %d, %d tokens, %d heads, dim %d, not causal" % (what.batch, what.queries, what.heads, what.dim)
     return context.attempt(path, body, generation=generation, shape=size, dtype="bfloat16")

@@ -126,7 +126,7 @@ def library_mismatch(
     evidence = []
     if kernel_driver.value is not None:
         evidence.append(Evidence(where="kernel_driver.version", value=kernel_driver.value.version))
-    evidence += [Evidence(where=f"driver_libraries: {copy.soname}", value=f"{copy.version} ({copy.path})") for copy in different]
+    evidence += _of_libraries(different)
     if refused and nvml_start.value is not None:
         evidence.append(Evidence(where="nvml_start", value=f"error {MISMATCH}: {nvml_start.value.error_text}"))
     on_disk = driver_module_file.value.version if driver_module_file.value else None
@@ -147,6 +147,17 @@ def library_mismatch(
         # The version of a module that an upgrade has left behind tells nothing about the driver this node is to have.
         explains=OF_THE_OLD_VERSION if module is not None and _newest(different, module) > module else (),
     )
+
+
+def _of_libraries(copies: list[DriverLibrary]) -> list[Evidence]:
+    """One line for the copies of each version and folder."""
+    together: dict[tuple[str, str], list[str]] = {}
+    for copy in copies:
+        together.setdefault((copy.version, copy.path.rpartition("/")[0]), []).append(copy.soname)
+    return [
+        Evidence(where="driver_libraries", value=f"{version} in {folder}: {', '.join(sonames)}")
+        for (version, folder), sonames in together.items()
+    ]
 
 
 def _newest(copies: list[DriverLibrary], module: DriverVersion) -> DriverVersion:

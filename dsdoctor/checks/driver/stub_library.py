@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import NO_LIBCUDA, first_libcuda
-from dsdoctor.facts import DriverLibrary, Section, TorchRuntime
+from dsdoctor.facts import DriverLibrary, EnvironmentVariable, Section, TorchBuild, TorchRuntime
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes
@@ -74,6 +74,8 @@ CASES = (
 def stub_library(
     driver_libraries: tuple[DriverLibrary, ...],
     torch_runtime: Section[TorchRuntime],
+    torch_build: Section[TorchBuild],
+    environment: Section[tuple[EnvironmentVariable, ...]],
     error_codes_matrix: ErrorCodes,
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
@@ -89,6 +91,9 @@ def stub_library(
     evidence = []
     if is_stub and libcuda is not None:
         evidence.append(Evidence(where="driver_libraries", value=f"{libcuda.path} is loaded first ({libcuda.found_via})"))
+    search_path = next((item.value for item in environment.value or () if item.name == "LD_LIBRARY_PATH"), "")
+    if search_path:
+        evidence.append(Evidence(where="environment[LD_LIBRARY_PATH]", value=search_path))
     if answered and runtime is not None:
         evidence.append(Evidence(where="torch_runtime.cuda_error", value=runtime.cuda_error))
     where = f": {libcuda.path}, found through {libcuda.found_via}" if is_stub and libcuda is not None else " (CUDA error 34)"
@@ -99,6 +104,12 @@ def stub_library(
         cause="Stubs are for linking only. A process that loads one has no CUDA driver: error 34, or no GPU at all, while nvidia-smi works.",
         evidence=tuple(evidence),
         expected="the libcuda.so.1 of the installed driver first",
-        remedies=remedies(),
+        remedies=remedies(**_fill(search_path, torch_build.value)),
         sources=error.basis.sources if error else (),
     )
+
+
+def _fill(search_path: str, build: TorchBuild | None) -> dict[str, str]:
+    """What the remedy can name. A folder that only links to a stub elsewhere has any name, so that it is left to the reader."""
+    cuda = {"cuda": build.cuda} if build and build.cuda else {}
+    return cuda if search_path and "/stubs" not in search_path else {**cuda, "folder": "/stubs"}

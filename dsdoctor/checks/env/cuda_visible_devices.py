@@ -275,7 +275,7 @@ def _garbage(value: str, settings: Mapping[str, str]) -> Mistake | None:
     number = LEADING_NUMBER.match(first)
     if number is not None and int(number[0]) < 0:
         return Mistake(
-            f"{NAME} is {value!r}: a negative index hides it and all after it, here every GPU.",
+            f"{NAME} is {value!r}: a negative index ends the list, and it stands first, so every GPU is hidden.",
             f"-1 is the usual way to run on the CPU on purpose.{by}",
             "not set, or the GPUs of the job",
             0,
@@ -312,7 +312,7 @@ def _entries(value: str, gpus: Sequence[Gpu], usable: int) -> Mistake | None:
         named = _named(entry, gpus, usable)
         if isinstance(named, Mistake):
             rest = entries[position + 1 :]
-            hidden = f" It hides itself and everything after it ({','.join(rest)})." if rest else " It hides itself."
+            hidden = f" CUDA stops reading there, so what stands behind it ({','.join(rest)}) is hidden as well." if rest else ""
             left = "no GPU is left" if position == 0 else f"{position} of {len(entries)} entries are left"
             return Mistake(
                 f"{NAME} is {value!r}: {named.summary}; {left}.", f"{named.cause}{hidden}", named.expected, position, sources=named.sources
@@ -333,7 +333,7 @@ def _named(entry: str, gpus: Sequence[Gpu], usable: int) -> str | Mistake:
     others = usable > len(gpus)
     by_index = {gpu.index: gpu for gpu in gpus}
     instances = [instance for gpu in gpus for instance in gpu.mig_instances]
-    there = f"{min(by_index)} to {max(by_index)}" if len(by_index) > 1 else ", ".join(map(str, by_index))
+    there = f"GPUs {min(by_index)} to {max(by_index)}" if len(by_index) > 1 else "".join(f"only GPU {index}" for index in by_index)
     if entry.startswith(("GPU-", "MIG-")):
         kind, uuids = (
             ("GPU", [gpu.uuid for gpu in gpus]) if entry.startswith("GPU-") else ("MIG instance", [item.uuid for item in instances])
@@ -382,9 +382,9 @@ def _named(entry: str, gpus: Sequence[Gpu], usable: int) -> str | Mistake:
         return f"index {index}"
     if index not in by_index:
         return Mistake(
-            f"there is no GPU {entry!r} here (indices {there or 'none'})",
+            f"there is no GPU {entry!r} here ({there or 'no GPU at all'})",
             "Inside a container or an allocation of a scheduler the GPUs are counted from 0 anew, whatever their number on the node.",
-            f"indices {there}" if there else "no value",
+            there or "no value",
             0,
         )
     return by_index[index].uuid or f"index {index}"

@@ -127,7 +127,7 @@ CASES = (
 @check(
     "env.disables-fast-path",
     Severity.WARNING,
-    explains=("smoke.bandwidth", "smoke.rate"),
+    explains=("smoke.bandwidth", "smoke.collectives", "smoke.rate"),
     settle="env | grep -E '^(NCCL|CUDA|TORCH|PYTORCH)_'; cat /etc/nccl.conf ~/.nccl.conf",
     cases=CASES,
 )

@@ -1,0 +1,1 @@
+"""Checks that judge what the smoke tests measured."""
