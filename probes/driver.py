@@ -27,16 +27,13 @@ from dsdoctor.facts import (
 from dsdoctor.sources import loader
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+from dsdoctor.sources.texts import RELEVANT_MODULES, parse_plain_version, parse_version, version_of
 
 from .services import container_evidence
 
 MODINFO_TIMEOUT_S = 3.0
 VERSION_FILE = "/proc/driver/nvidia/version"
 SECURE_BOOT_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-RELEVANT_MODULES = (
-    "nvidia", "nouveau", "nova", "vfio", "dxgkrnl", "ib_", "mlx", "rdma_", "iw_cm", "efa", "bnxt_re", "irdma", "gdrdrv", "nv_peer_mem",
-    "amdgpu", "i915",
-)  # fmt: skip
 
 LIBRARY_SONAMES = (
     "libcuda.so.1",
@@ -131,17 +128,6 @@ def kernel_driver(host: Host, modules: Section[tuple[str, ...]]) -> Section[Kern
     if "dxgkrnl" in modules.value or host.exists("/dev/dxg"):
         return absent("WSL: the driver is the one of Windows; no nvidia module is loaded here", modules.found_via)
     return absent("no nvidia kernel module is loaded", modules.found_via)
-
-
-def parse_version(text: str) -> tuple[str, str]:
-    """Version and flavour (open or proprietary) from /proc/driver/nvidia/version; two empty texts when it says neither."""
-    match = re.search(r"^NVRM version:.*?\b(Open )?Kernel Module\b.*?\s(\d{2,4}\.\d+(?:\.\d+)?)(?=\s|$)", text, re.MULTILINE)
-    return (match[2], "open" if match[1] else "proprietary") if match else ("", "")
-
-
-def parse_plain_version(text: str) -> str:
-    """The text itself where it is a driver version, else an empty text."""
-    return text if re.fullmatch(r"\d{2,4}\.\d+(\.\d+)?", text) else ""
 
 
 def module_options(host: Host) -> dict[str, str]:
@@ -320,12 +306,6 @@ def _directories(host: Host, conda_prefixes: Sequence[str]) -> list[tuple[str, s
         if host.is_directory(directory):
             unique.setdefault(host.real_path(directory), (directory, via))
     return list(unique.values())
-
-
-def version_of(path: str) -> str:
-    """The driver version at the end of a library's file name, or an empty text."""
-    match = re.search(r"\.so\.(\d{2,4}\.\d+(?:\.\d+)?)$", path)
-    return match[1] if match else ""
 
 
 def kind_of(host: Host, path: str, real_path: str) -> str:

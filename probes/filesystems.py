@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from dsdoctor.facts import Directory, Section, SharedMemory, absent, known, unreadable
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+from dsdoctor.sources.texts import readable
 
 T = TypeVar("T")
 
@@ -259,11 +260,6 @@ def _without_answer(place: Place, mounts: Sequence[Mount]) -> Directory:
         mount_options=told_options(mount),
         why=f"the file system gave no answer within {ANSWER_WAIT_S:.0f} s",
     )
-
-
-def readable(text: str) -> str:
-    """Text of the system (a path, a variable) with a ? for each byte that is not UTF-8, so that it can be written everywhere."""
-    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def ask_all(questions: Sequence[Callable[[], T]], wait_s: float) -> list[T | None]:

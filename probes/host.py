@@ -17,7 +17,6 @@ from dsdoctor.facts import (
     EnvironmentVariable,
     Identity,
     Libc,
-    Limit,
     Memory,
     NumaNode,
     Platform,
@@ -30,8 +29,9 @@ from dsdoctor.facts import (
 )
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+from dsdoctor.sources.texts import SECRET_IN_VALUE, matters, parse_limits, parse_os_release, told_value
 
-from .filesystems import MOUNTINFO, Mount, ask_all, mount_of, read_mounts, readable
+from .filesystems import MOUNTINFO, Mount, ask_all, mount_of, read_mounts
 
 
 def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
@@ -88,19 +88,6 @@ def _platform(host: Host) -> Section[Any]:
         ),
         "os-release, /proc",
     )
-
-
-def parse_os_release(text: str) -> dict[str, str]:
-    """Names and values of an os-release file, shell quotes removed (os-release(5))."""
-    found = {}
-    for line in text.splitlines():
-        match = re.match(r"\s*([A-Za-z_][A-Za-z0-9_]*)=(.*?)\s*$", line)
-        if match:
-            name, value = match.groups()
-            if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
-                value = value[1:-1]
-            found[name] = re.sub(r"\\([\"'$`\\])", r"\1", value)
-    return found
 
 
 LOADERS = {
@@ -297,29 +284,10 @@ def cgroup_folders(host: Host, controller: str) -> list[str]:
 
 # --- limits and identity ----------------------------------------------------------------------------------------------
 
-LIMIT_NAMES = {
-    "Max locked memory": "memlock",
-    "Max open files": "nofile",
-    "Max stack size": "stack",
-    "Max processes": "nproc",
-    "Max core file size": "core",
-    "Max address space": "as",
-}
-
 
 def _limits(host: Host) -> Section[Any]:
     limits = parse_limits(_read(host, "/proc/self/limits"))
     return known(limits, "/proc/self/limits") if limits else unreadable("/proc/self/limits cannot be read or has another form")
-
-
-def parse_limits(text: str) -> dict[str, Limit]:
-    """Limits by short name from a text of /proc/PID/limits; bytes or counts."""
-    found = {}
-    for line in text.splitlines():
-        match = re.match(r"(Max [a-z ]+?)\s{2,}(unlimited|[0-9]{1,20})\s+(unlimited|[0-9]{1,20})(\s|$)", line)
-        if match and match[1] in LIMIT_NAMES:
-            found[LIMIT_NAMES[match[1]]] = Limit(soft=_number(match[2]), hard=_number(match[3]))
-    return found
 
 
 def _status(host: Host) -> dict[str, str]:
@@ -544,33 +512,6 @@ def examine_device(host: Host, path: str) -> DeviceNode:
 
 # --- environment ------------------------------------------------------------------------------------------------------
 
-PREFIXES = (
-    "CUDA_", "NCCL_", "NVIDIA_", "NV_CUDA", "NV_CUDNN", "NV_LIBNCCL", "NVSHMEM_", "NVCC_", "CUBLAS_", "CUBLASLT_", "CUDNN_",
-    "TRITON_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_",
-    "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "FLASH_ATTENTION_", "FLASH_MLA_",
-    "DEEP_", "DEEPEP_", "DEEPGEMM_", "DG_", "DJ_", "EP_", "GIN_", "MC_", "GDRCOPY_",
-    "UCX_", "FI_", "OMPI_", "IBV_", "MLX5_", "GLOO_", "TP_", "RAY_",
-)  # fmt: skip
-NAMES = frozenset(
-    {
-        "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "LIBRARY_PATH", "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH",
-        "PYTHONPATH", "PYTHONHOME", "PYTHONNOUSERSITE", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_OVERRIDE_CUDA",
-        "CC", "CXX", "CFLAGS", "CXXFLAGS", "LDFLAGS", "CUDACXX", "CUDAHOSTCXX", "CUDAARCHS", "MAX_JOBS", "OMP_NUM_THREADS", "MKL_NUM_THREADS",
-        "HOME", "TMPDIR", "XDG_CACHE_HOME",
-        "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HUB_ENABLE_HF_TRANSFER", "HF_HUB_DISABLE_XET",
-        "HF_XET_HIGH_PERFORMANCE", "HF_HUB_DOWNLOAD_TIMEOUT", "HF_DATASETS_CACHE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_CACHE", "TRANSFORMERS_OFFLINE",
-        "MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
-        "SLURM_JOB_ID", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "SLURM_GPUS", "SLURM_GPUS_ON_NODE", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND",
-        "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "SLURM_NNODES",
-        "KUBERNETES_SERVICE_HOST", "APPTAINER_CONTAINER", "SINGULARITY_CONTAINER", "ENROOT_ROOTFS", "GPU_DEVICE_ORDINAL",
-    }
-)  # fmt: skip
-SECRET_WORDS = re.compile(r"TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTH|COOKIE", re.IGNORECASE)
-SECRET_IN_VALUE = re.compile(r"[\"'][^\"']*(token|key|secret|passw|credential|auth|cookie)[^\"']*[\"']\s*:|\bBearer ", re.IGNORECASE)
-"""Structured values, such as Ray's job configuration, carry whole environments."""
-LOGIN_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+@")
-VALUE_LIMIT = 4096
-
 
 def _environment(host: Host) -> Section[Any]:
     found = tuple(
@@ -579,13 +520,3 @@ def _environment(host: Host) -> Section[Any]:
         if matters(name) and not SECRET_IN_VALUE.search(value)
     )
     return known(found, "environment of the doctor")
-
-
-def matters(name: str) -> bool:
-    """Whether a variable bears on the stack and cannot hold a secret by its name."""
-    return (name in NAMES or name.startswith(PREFIXES)) and not SECRET_WORDS.search(name)
-
-
-def told_value(value: str) -> str:
-    """A value as it is reported: logins in addresses left out, undecodable bytes replaced, cut to a page."""
-    return LOGIN_IN_ADDRESS.sub("…@", readable(value))[:VALUE_LIMIT]

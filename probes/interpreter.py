@@ -25,18 +25,11 @@ from dsdoctor.facts import (
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope, Target
 from dsdoctor.sources.target import run_script
+from dsdoctor.sources.texts import STACK, normalised
 
 DESCRIBE_TIMEOUT_S = 15.0
 METADATA_LIMIT_BYTES = 256 << 10
 CONFLICTS_PER_PAIR = 20
-
-STACK = re.compile(
-    r"torch|torchvision|torchaudio|torchao|torchdata|triton|pytorch-triton|triton-kernels|vllm|sglang|sgl-.*|sglang-kernel|flash-attn.*|flash-mla"
-    r"|fa3-fwd|flashinfer.*|xformers|transformer-engine.*|deep-gemm|deep-ep|nvidia-.*|cuda-.*|tilelang|transformers|tokenizers|accelerate"
-    r"|deepspeed|numpy|ray|compressed-tensors|xgrammar|outlines.*|lmcache|nixl.*|mooncake-.*|cupy-.*|apache-tvm-ffi|quack-kernels|kernels"
-    r"|bitsandbytes|megablocks|grouped-gemm|causal-conv1d|mamba-ssm|apex|tensorrt.*|huggingface-hub|safetensors|packaging|setuptools"
-)
-"""Packages whose requirements and installer are read."""
 
 MAY_SHARE_FILES = re.compile(
     r"nvidia-.*|sgl-.*|sglang-kernel|flash-attn.*|flash-mla|fa3-fwd|deep-gemm|deep-ep|torch|triton|pytorch-triton|triton-kernels|triton-.*"
@@ -169,11 +162,6 @@ def distributions(host: Host, sites: Iterable[str]) -> tuple[Distribution, ...]:
                 here[distribution.name] = distribution
         found = {**here, **found}
     return tuple(sorted(found.values(), key=lambda distribution: distribution.name))
-
-
-def normalised(name: str) -> str:
-    """The name by which indexes compare distributions (PEP 503)."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def requirements(metadata: str) -> tuple[str, ...]:

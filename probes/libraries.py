@@ -13,17 +13,13 @@ from dsdoctor.facts import CudaLibrary, Extension, Libstdcxx, LoaderHit, Missing
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.loader import Cache, architecture_of, expand, library_path_directories, read_cache, search
 from dsdoctor.sources.probe import Scope, Target
+from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
 from .elf import Elf, ElfError, highest
 from .interpreter import Distribution, distributions, record_of
 
 SYMBOLS_PER_EXTENSION = 20
 
-CUDA_LIBRARY = re.compile(
-    r"lib(?P<name>cudart|cublasLt|cublas|cudnn(?:_\w+)?|nccl|nvshmem_host|nvrtc|cusparseLt|cusparse|nvJitLink)"
-    r"(?:[-.][0-9a-f]{8})?\.so(?:\.(?P<version>\d+(?:\.\d+)*))?"
-)
-"""File names of the libraries that matter; auditwheel puts eight hexadecimal digits into the names of copies it bundles."""
 
 EXTENSIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("torch",), ("torch/lib/libtorch_cuda.so", "torch/lib/libtorch_python.so", "torch/lib/libc10_cuda.so")),
@@ -155,23 +151,6 @@ def wheel_directories(host: Host, sites: Iterable[str]) -> tuple[str, ...]:
     """Library directories inside site-packages."""
     patterns = ("torch/lib", "nvidia/*/lib", "nvidia/*/lib64", "*.libs", "tensorrt_libs")
     return tuple(found for site in sites for pattern in patterns for found in host.glob(f"{site}/{pattern}"))
-
-
-def family_of(file_name: str) -> str:
-    """cudart, cublas, cublaslt, cudnn, nccl, nvshmem, nvrtc, cusparselt, cusparse or nvjitlink; empty for other files."""
-    match = CUDA_LIBRARY.fullmatch(file_name)
-    return match["name"].lower().split("_")[0] if match else ""
-
-
-def version_in_name(file_name: str) -> str:
-    """The full version that a real file name carries (libcudnn.so.9.14.0); a single number is a soname, not a version."""
-    match = re.search(r"\.so\.(\d+(?:\.\d+)+)$", file_name)
-    return match[1] if match else ""
-
-
-def soname_in_name(file_name: str) -> str:
-    """libcudart.so.13 for libcudart.so.13.0.96."""
-    return re.sub(r"(\.so\.\d+)[.\d]*$", r"\1", file_name)
 
 
 # --- copies on disk ---------------------------------------------------------------------------------------------------

@@ -9,13 +9,10 @@ from typing import Any
 from dsdoctor.facts import Iommu, PciDevice, PcieLink, Section, known, unreadable
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+from dsdoctor.sources.texts import generation_of, kind_of, width_of
 
 DEVICES = "/sys/bus/pci/devices"
 IOMMU_GROUPS = "/sys/kernel/iommu_groups"
-NVIDIA = "10de"
-GENERATIONS = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16": 4, "16.0": 4, "32": 5, "32.0": 5, "64": 6, "64.0": 6}
-"""Transfer rate in GT/s to generation (PCI Express Base Specification)."""
-WIDEST_LINK = 32
 
 # PCI Express Base Specification, 7.9.1 (extended capabilities) and 7.7.11 (Access Control Services).
 EXTENDED_CAPABILITIES_AT = 0x100
@@ -63,16 +60,6 @@ def _endpoint(host: Host, address: str) -> PciDevice | None:
     return None if is_idle_virtual_function else device
 
 
-def kind_of(class_text: str, vendor_id: str) -> str:
-    """gpu, nvswitch, nic or nvme by PCI class (`0x030200`) and vendor; empty for everything else."""
-    code = class_text.lower().removeprefix("0x")[:4]
-    if vendor_id == NVIDIA:
-        kind = {"0300": "gpu", "0302": "gpu", "0680": "nvswitch"}.get(code)
-        if kind:
-            return kind
-    return {"0200": "nic", "0207": "nic", "0108": "nvme"}.get(code, "")
-
-
 def _device(host: Host, address: str, kind: str, real_path: str) -> PciDevice:
     folder = f"{DEVICES}/{address}"
     above = real_path.split("/")[:-1]
@@ -116,18 +103,6 @@ def _link(host: Host, folder: str) -> PcieLink | None:
         max_width=width_of(host.first_line(f"{folder}/max_link_width") or ""),
     )
     return None if link == PcieLink() else link
-
-
-def generation_of(text: str) -> int | None:
-    """The PCIe generation of a link speed such as `32.0 GT/s PCIe`; None for `Unknown` and anything else."""
-    match = re.match(r"\s*([0-9]{1,3}(?:\.[0-9])?) GT/s", text)
-    return GENERATIONS.get(match[1]) if match else None
-
-
-def width_of(text: str) -> int | None:
-    """The number of lanes; None for 0 (no link), for the 63 or 255 of a device that does not answer, and for anything else."""
-    width = _number(text)
-    return width if width is not None and 0 < width <= WIDEST_LINK else None
 
 
 # --- access control services ------------------------------------------------------------------------------------------

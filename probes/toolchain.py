@@ -16,6 +16,7 @@ from typing import Any
 from dsdoctor.facts import CudaToolkit, HostCompiler, Section, absent, known
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+from dsdoctor.sources.texts import parse_compiler_version, parse_tool_version
 
 PROGRAM_TIMEOUT_S = 3.0
 TOOLKIT_PROGRAMS_MAX = 5
@@ -202,12 +203,6 @@ def parse_version_txt(text: str) -> str:
     return match[1] if match else ""
 
 
-def parse_tool_version(text: str) -> tuple[str, str]:
-    """Build and CUDA release that nvcc or ptxas print: ("13.0.88", "13.0"); empty texts when they do not say."""
-    match = re.search(r"release ([0-9]+\.[0-9]+), V([0-9]+(?:\.[0-9]+)+)", text)
-    return (match[2], match[1]) if match else ("", "")
-
-
 def parse_cuda_header(text: str) -> str:
     """CUDA release from the CUDA_VERSION of cuda.h: 13.0 for 13000; empty when it does not say."""
     match = re.search(r"^#define CUDA_VERSION ([0-9]{4,6})\s*$", text, re.MULTILINE)
@@ -285,15 +280,3 @@ def _program(host: Host, named: str) -> str:
     if host.is_directory(named):
         return next((path for name in COMPILER_NAMES if (path := _executable(host, f"{named.rstrip('/')}/{name}"))), "")
     return _executable(host, named)
-
-
-def parse_compiler_version(text: str) -> str:
-    """Version in the first lines that `--version` of gcc, clang or nvc++ prints, empty when they do not say."""
-    for line in text.splitlines()[:3]:
-        match = re.search(r"clang version ([0-9]+(?:\.[0-9]+)+)", line) or re.match(
-            r"\S+ \(.*\) ([0-9]+\.[0-9]+(?:\.[0-9]+)?)(?=\s|$)", line
-        )
-        match = match or re.match(r"\S+ ([0-9]+\.[0-9]+)(?=[-\s]|$)", line)
-        if match:
-            return match[1]
-    return ""

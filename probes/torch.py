@@ -13,8 +13,9 @@ from dsdoctor.sources.child import Ended
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope, Target
 from dsdoctor.sources.target import run_script
+from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
-from .libraries import family_of, owned_versions, soname_in_name, version_in_name
+from .libraries import owned_versions
 
 CHILD_TIMEOUT_S = 110.0
 SHARE_OF_DEADLINE = 0.9

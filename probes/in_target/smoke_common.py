@@ -27,6 +27,8 @@ SPARE_BYTES = 1 << 30
 """What stays free on the GPU beside a test's own need."""
 OWN_LIMIT_BYTES = 2 << 30
 LOCK_WAIT_S = 30.0
+CONTEXTS_AT_ONCE = 2
+"""Children that use one GPU at the same time: a CUDA context alone takes about half a GiB of its memory, and a node that works must not be crowded."""
 RUN_S = 0.03
 """Shortest run of a timed call: long enough for the clocks to rise and to be read."""
 IMPORT_DEADLINE_S = 100.0
@@ -442,6 +444,29 @@ def release(name):
     fcntl.flock(_LOCK_FILES[name], fcntl.LOCK_UN)
 
 
+def take_turns(plan, gpus):
+    """Wait until fewer than two other children use each GPU; the place is kept until this process ends. Nothing waits for ever."""
+    for index in sorted(gpu.index for gpu in gpus if gpu.index is not None):
+        deadline = time.monotonic() + LOCK_WAIT_S
+        places = [open(os.path.join(plan.scratch, "gpu-%d-place-%d.lock" % (index, number)), "w") for number in range(CONTEXTS_AT_ONCE)]
+        while not any(taken(place) for place in places) and time.monotonic() < deadline:
+            time.sleep(0.005)
+        _PLACES.extend(places)
+
+
+def taken(file):
+    """Whether the lock on an open file could be had at once."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+_PLACES = []
+"""Kept open: closing one would free the place."""
+
+
 @contextlib.contextmanager
 def beside_others(scratch, names):
     """Use GPUs together with other children, but not while one of them measures a rate."""
@@ -499,6 +524,7 @@ def main(gpu_tests, node_tests=None):
     """
     plan = read_plan()
     torch, gpus, hidden = open_torch(plan)
+    take_turns(plan, gpus)
     wanted = plan.tests or [*gpu_tests, *(node_tests or {})]
     for name in wanted:
         if name in gpu_tests:
