@@ -19,8 +19,8 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
-from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
-from dsdoctor.facts import EnvironmentVariable, Gpu, HostCompiler, Package, Section, State, absent
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES, severity_of
+from dsdoctor.facts import EnvironmentVariable, Gpu, HostCompiler, Package, Section, SmokeResult, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
@@ -30,6 +30,8 @@ TAKEN_FROM_PATH = ("gcc", "clang")
 VLLM = (Package(name="vllm", version="0.33.0"), Package(name="triton", version="3.6.0"))
 TRITON = (Package(name="torch", version="2.11.0+cu130"), Package(name="triton", version="3.6.0"))
 GCC = HostCompiler(name="gcc", path="/usr/bin/gcc", version="13.3.0", chosen_by="PATH")
+
+LACKED = SmokeResult(test="triton", path="triton", gpu=0, outcome="error", notes={"missing": "compiler"})
 
 CASES = (
     Case(
@@ -56,6 +58,12 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.ERROR,
         says="/opt/gcc-12/bin/gcc",
+    ),
+    Case(
+        title="torch and Triton alone, and a kernel did not compile for want of it",
+        sections={"packages": TRITON, "host_compilers": (), "smoke": (LACKED,)},
+        status=Status.FAIL,
+        severity=Severity.ERROR,
     ),
     Case(title="gcc on PATH", sections={"packages": VLLM, "host_compilers": (GCC,)}, status=Status.PASS),
     Case(
@@ -86,6 +94,7 @@ def no_compiler(
     host_compilers: Section[tuple[HostCompiler, ...]],
     gpus: Section[tuple[Gpu, ...]],
     environment: Section[tuple[EnvironmentVariable, ...]],
+    smoke: Section[tuple[SmokeResult, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
@@ -117,5 +126,5 @@ def no_compiler(
         expected="gcc or clang on PATH, or CC naming a compiler that runs",
         remedies=remedies("general"),
         sources=users[0].basis.sources,
-        severity=Severity(users[0].severity),
+        severity=severity_of("compiler", users[0].severity, smoke),
     )

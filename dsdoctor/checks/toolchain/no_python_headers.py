@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
-from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
-from dsdoctor.facts import Gpu, Interpreter, Package, PythonHeaders, Section, State, absent
+from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES, severity_of
+from dsdoctor.facts import Gpu, Interpreter, Package, PythonHeaders, Section, SmokeResult, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import SystemNeeds
@@ -29,6 +29,8 @@ from dsdoctor.rows import SystemNeeds
 SGLANG = (Package(name="sglang", version="0.5.23"), Package(name="triton", version="3.6.0"))
 MISSING = PythonHeaders(include_directory="/usr/include/python3.12", present=False)
 PYTHON = Interpreter(path="/opt/venv/bin/python", chosen_by="VIRTUAL_ENV", version="3.12.3", kind="venv")
+
+LACKED = SmokeResult(test="triton", path="triton", gpu=0, outcome="error", notes={"missing": "python_headers"})
 
 CASES = (
     Case(
@@ -51,6 +53,12 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="Python.h",
+    ),
+    Case(
+        title="Triton without an engine, and a kernel did not compile for want of them",
+        sections={"python_headers": MISSING, "packages": SGLANG[1:], "smoke": (LACKED,)},
+        status=Status.FAIL,
+        severity=Severity.ERROR,
     ),
     Case(
         title="the headers are there",
@@ -85,6 +93,7 @@ def no_python_headers(
     packages: Section[tuple[Package, ...]],
     interpreter: Section[Interpreter],
     gpus: Section[tuple[Gpu, ...]],
+    smoke: Section[tuple[SmokeResult, ...]],
     system_needs_matrix: SystemNeeds,
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
@@ -111,5 +120,5 @@ def no_python_headers(
         expected="Python.h of the interpreter that runs the stack",
         remedies=remedies("general") or remedies("no-root"),
         sources=users[0].basis.sources,
-        severity=Severity(users[0].severity),
+        severity=severity_of("python_headers", users[0].severity, smoke),
     )
