@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 import typer
 
 if TYPE_CHECKING:
+    from dsdoctor.advise.node import Node
     from dsdoctor.checks._check import Check
     from dsdoctor.facts import Snapshot
     from dsdoctor.findings import Report, Severity
+    from dsdoctor.matrix import Knowledge
     from dsdoctor.plugins import Parts
+    from dsdoctor.rows import Gpus
     from dsdoctor.sources.probe import Probe
 
 T = TypeVar("T")
@@ -36,6 +39,14 @@ class Format(str, enum.Enum):
 
     TERMINAL = "terminal"
     JSON = "json"
+
+
+class ReportFormat(str, enum.Enum):
+    """How a report on pasted evidence is written to standard output."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    MARKDOWN = "markdown"
 
 
 class FailOn(str, enum.Enum):
@@ -66,6 +77,9 @@ GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at 
 FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
+MatrixOption = Annotated[
+    list[str], typer.Option("--matrix", metavar="DIR", help="A folder with matrices of your own; their rows come first. Repeatable.")
+]
 SourceArgument = Annotated[str, typer.Argument(metavar="FILE", help="A recording, a report, or example:NAME.")]
 
 
@@ -84,11 +98,12 @@ def check(
     strict: StrictOption = False,
     timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
+    matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
     def run() -> int:
-        prepared = _prepare(only, ignore, waivers) if only or ignore else None
+        prepared = _prepare(only, ignore, waivers, matrix) if only or ignore or matrix else None
         not_needed = _not_needed(prepared[1]) if prepared else lambda probe: ""
         level = "full" if full else "default"
 
@@ -142,6 +157,7 @@ def replay(
     fail_on: FailOnOption = FailOn.ERROR,
     strict: StrictOption = False,
     verbose: VerboseOption = False,
+    matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """The same judgement on recorded facts, on any machine, with no GPU."""
 
@@ -151,11 +167,63 @@ def replay(
 
         if len(source) > 1 and (format is Format.JSON or output):
             raise UsageError("--format json and --output take one recording at a time: run once for each FILE")
-        parts, checks, accepted = _prepare(only, ignore, waivers)
+        parts, checks, accepted = _prepare(only, ignore, waivers, matrix)
         snapshots = [replay_source.load(name) for name in source]
         return max(_report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose) for snapshot in snapshots)
 
     _finish(run, format)
+
+
+@app.command()
+def triage(
+    source: Annotated[list[str], typer.Argument(metavar="FILE…", help="Whatever can be pasted: dumps, logs, tables; - is standard input.")],
+    only: OnlyOption = [],  # noqa: B006
+    ignore: IgnoreOption = [],  # noqa: B006
+    waivers: WaiversOption = "",
+    format: Annotated[
+        ReportFormat, typer.Option("--format", "-f", help="What to print: terminal, json or markdown.")
+    ] = ReportFormat.TERMINAL,
+    output: OutputOption = [],  # noqa: B006
+    explain_parse: Annotated[bool, typer.Option("--explain-parse", help="Show which lines were understood as what.")] = False,
+    fail_on: FailOnOption = FailOn.ERROR,
+    strict: StrictOption = False,
+    verbose: VerboseOption = False,
+    matrix: MatrixOption = [],  # noqa: B006
+) -> None:
+    """Diagnose pasted evidence: collect_env, nvidia-smi, pip, logs, dmesg, lspci … in any mixture. Formats are recognised."""
+    error_format = Format.JSON if format is ReportFormat.JSON else Format.TERMINAL
+
+    def run() -> int:
+        import dataclasses
+
+        from dsdoctor import diagnose
+        from dsdoctor.render import json as json_render
+        from dsdoctor.render import understood as page
+        from dsdoctor.sources import triage as evidence
+        from dsdoctor.sources.triage.capability import with_capabilities
+        from dsdoctor.sources.triage.events import load_matcher
+
+        parts, checks, accepted = _prepare(only, ignore, waivers, matrix)
+        knowledge = _knowledge(matrix)
+        parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
+        snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))
+        parts = dataclasses.replace(parts, notices=(*parts.notices, *page.notices(parsed.understood, parsed.conflicts, parsed.failures, parsed.lines)))
+        if explain_parse:
+            events = snapshot.sections.log_events.value or ()
+            if format is ReportFormat.JSON:
+                _print(json_render.to_text(page.document(parsed.understood, events, parsed.conflicts, parsed.lines)))
+                return 0
+            _print(page.render(parsed.understood, events, parsed.conflicts, parsed.lines, width=_width(), unicode=_unicode()))
+            return 0
+        if format is not ReportFormat.MARKDOWN:
+            return _report(snapshot, parts, checks, accepted, error_format, output, fail_on, strict, verbose)
+        from dsdoctor.render import markdown
+
+        report = _diagnose(_redacted(snapshot), parts, checks, accepted)
+        _print(markdown.render(report))
+        return diagnose.exit_code(report, fail_on=_severity(fail_on), strict=strict)
+
+    _finish(run, error_format)
 
 
 @app.command()
@@ -164,6 +232,7 @@ def diff(
     right: Annotated[str, typer.Argument(metavar="B", help="The same.")] = "live",
     format: FormatOption = Format.TERMINAL,
     python: PythonOption = "",
+    matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """What differs between two recordings, reports or this node: facts and findings. Exit 1 when findings differ."""
 
@@ -172,7 +241,7 @@ def diff(
         from dsdoctor import plugins
         from dsdoctor.sources import replay as replay_source
 
-        parts = plugins.load()
+        parts = _with_matrices(plugins.load(), matrix)
 
         def load(name: str) -> Report:
             if name != "live":
@@ -217,6 +286,85 @@ def explain(
     _finish(run, format)
 
 
+@app.command()
+def smoke(
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="Which tests; none: the default set. See: dsdoctor list smoke")] = [],  # noqa: B006
+    python: PythonOption = "",
+    gpu: GpuOption = "",
+    full: FullOption = False,
+    format: FormatOption = Format.TERMINAL,
+    output: OutputOption = [],  # noqa: B006
+    fail_on: FailOnOption = FailOn.ERROR,
+    strict: StrictOption = False,
+    timeout: TimeoutOption = 300.0,
+    verbose: VerboseOption = False,
+) -> None:
+    """Only the GPU tests, with numbers and the share of the hardware's peak."""
+
+    def run() -> int:
+        from dsdoctor import plugins
+        from dsdoctor.checks import select
+
+        known = plugins.smoke_test_names()
+        for name in names:
+            if name not in known:
+                from dsdoctor.errors import UsageError
+
+                raise UsageError(f"there is no GPU test '{name}'; the tests are {', '.join(known)}")
+        parts = plugins.load()
+        checks = select(parts.checks, only=("smoke", "attention", "gpu.no-fp8"))
+        level = "full" if full else "default"
+        with _examining(python, gpu, timeout, _not_needed(checks), tuple(names), level) as take_snapshot:
+            snapshot = take_snapshot("this machine")
+        return _report(snapshot, parts, checks, (), format, output, fail_on, strict, verbose, with_table=True)
+
+    _finish(run, format)
+
+
+@app.command()
+def advise(
+    want: Annotated[
+        list[str], typer.Option("--want", metavar="PACKAGE", help='What to run: vllm, "sglang>=0.5", fa3 … Default: torch. Repeatable.')
+    ] = [],  # noqa: B006
+    gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help='A GPU such as "H100 SXM", or a compute capability such as 9.0.')] = "",
+    driver: Annotated[str, typer.Option("--driver", metavar="VERSION", help="A driver such as 535.129.03, or a branch such as 580.")] = "",
+    python: Annotated[str, typer.Option("--python", metavar="VERSION|PATH", help="A Python version, or an interpreter.")] = "",
+    glibc: Annotated[str, typer.Option("--glibc", metavar="VERSION", help="A glibc version such as 2.31.")] = "",
+    arch: Annotated[str, typer.Option("--arch", metavar="NAME", help="x86_64 or aarch64.")] = "",
+    image: Annotated[
+        str, typer.Option("--image", metavar="TEXT", help="An image name with its CUDA version, or its NVIDIA_REQUIRE_CUDA: does it start?")
+    ] = "",
+    format: FormatOption = Format.TERMINAL,
+    verbose: VerboseOption = False,
+    matrix: MatrixOption = [],  # noqa: B006
+) -> None:
+    """What can this node run, what after which change, and why nothing newer? Without options about a node: this one."""
+
+    def run() -> int:
+        from dsdoctor import advise as adviser
+        from dsdoctor.advise import image as images
+        from dsdoctor.advise import node as nodes
+        from dsdoctor.render import advice as page
+
+        shelf = adviser.Shelf.of(_knowledge(matrix).matrix)
+        described = bool(gpu or driver or glibc or arch)
+        node = nodes.node_from_options(gpu, driver, glibc, arch, shelf.gpus) if described else _this_node(shelf.gpus)
+        if nodes.is_python_version(python):
+            node = nodes.with_python(node, nodes.python_of(python, shelf.torch))
+        elif python or not described:
+            node = nodes.with_python(node, _python_version(python))
+        style: dict[str, Any] = {"width": _width(), "colour": _colour(), "unicode": _unicode()}
+        if image:
+            answer, told = images.starts(image, node, shelf), nodes.described(node, shelf.driver_branches)
+            _print(page.image_json(answer, told, shelf.seen) if format is Format.JSON else page.image(answer, told, shelf.seen, **style))
+            return 0 if answer.starts else 1
+        advice = adviser.advise(node, want, shelf)
+        _print(page.advice_json(advice) if format is Format.JSON else page.advice(advice, verbose=verbose, **style))
+        return 0 if advice.stack else 1
+
+    _finish(run, format)
+
+
 class Listing(str, enum.Enum):
     """What can be listed."""
 
@@ -238,6 +386,88 @@ def list_(
         from dsdoctor.render import explain as page
 
         _print(page.listing(what.value, plugins.load(), as_json=format is Format.JSON, width=_width()))
+        return 0
+
+    _finish(run, format)
+
+
+matrix_app = typer.Typer(
+    help="Look knowledge up, check a file of your own, re-derive package rows.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(matrix_app, name="matrix")
+
+
+@matrix_app.command(name="show")
+def matrix_show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A matrix: gpus, torch, companions … See: dsdoctor list matrices")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="One row: a version, a GPU's name, vllm==0.33.0 …")] = "",
+    format: FormatOption = Format.TERMINAL,
+    matrix: MatrixOption = [],  # noqa: B006
+) -> None:
+    """The rows of a matrix, or one of them with what it rests on."""
+
+    def run() -> int:
+        import datetime
+
+        from dsdoctor import matrix_commands
+        from dsdoctor.matrix import Knowledge
+        from dsdoctor.render import matrix as page
+
+        knowledge = Knowledge(matrix_commands.overlays(matrix))
+        table = matrix_commands.open_matrix(name, knowledge)
+        found = matrix_commands.look_up(table, key) if key else matrix_commands.rows(table)
+        if format is Format.JSON:
+            _print(page.rows_json(table, found, knowledge.stamp(datetime.date.today()).digest))
+        else:
+            render = page.rows if key else page.table
+            _print(render(table, found, width=_width(), colour=_colour(), unicode=_unicode()))
+        return 0
+
+    _finish(run, format)
+
+
+@matrix_app.command(name="lint")
+def matrix_lint(
+    path: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A matrix file of your own, or a folder of them.")],
+    format: FormatOption = Format.TERMINAL,
+) -> None:
+    """Check matrix files of your own: every problem with file, line and key. Exit 2 when there is one."""
+
+    def run() -> int:
+        from pathlib import Path
+
+        from dsdoctor import lint
+        from dsdoctor.render import matrix as page
+
+        problems = lint.lint(Path(path))
+        _print(
+            page.problems_json(problems, path)
+            if format is Format.JSON
+            else page.problems(problems, path, width=_width(), unicode=_unicode())
+        )
+        return 2 if problems else 0
+
+    _finish(run, format)
+
+
+@matrix_app.command(name="refresh")
+def matrix_refresh(
+    names: Annotated[list[str], typer.Argument(metavar="PACKAGE…", help="Only these packages; none: every package with rows.")] = [],  # noqa: B006
+    write: Annotated[bool, typer.Option("--write", help="Write the rows; without it nothing is changed.")] = False,
+    directory: Annotated[
+        str, typer.Option("--directory", metavar="DIR", help="The matrices to refresh. Default: those of this checkout.")
+    ] = "",
+    python: Annotated[str, typer.Option("--python", metavar="PATH", help="The interpreter whose pip is asked. Default: this one.")] = "",
+    format: FormatOption = Format.TERMINAL,
+) -> None:
+    """Re-derive the package rows from the packages' own metadata, through pip's index. The only command that uses the network."""
+
+    def run() -> int:
+        from dsdoctor import refresh
+        from dsdoctor.render import matrix as page
+
+        found = refresh.refresh(names, directory=directory, python=python or sys.executable, write=write)
+        _print(page.refreshed_json(found) if format is Format.JSON else page.refreshed(found, width=_width(), unicode=_unicode()))
         return 0
 
     _finish(run, format)
@@ -269,12 +499,25 @@ def main(argv: Sequence[str] | None = None) -> None:
 # --- the steps of a command -------------------------------------------------------------------------------------------
 
 
-def _prepare(only: list[str], ignore: list[str], waivers: str) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
+def _with_matrices(parts: Parts, directories: Sequence[str]) -> Parts:
+    """The parts with a user's own matrices before all others; an error when one of them cannot be used."""
+    if not directories:
+        return parts
+    import dataclasses
+
+    from dsdoctor.matrix_commands import overlays
+
+    return dataclasses.replace(parts, matrices=(*map(str, overlays(directories)), *parts.matrices))
+
+
+def _prepare(
+    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = ()
+) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
     from dsdoctor import plugins
     from dsdoctor import waivers as waiver_files
     from dsdoctor.checks import select
 
-    parts = plugins.load()
+    parts = _with_matrices(plugins.load(), matrices)
     checks = select(parts.checks, only=_split(only), ignore=_split(ignore))
     accepted = waiver_files.load(waivers, known=[item.id for item in parts.checks]) if waivers else ()
     return parts, checks, accepted
@@ -335,6 +578,39 @@ def _not_needed(checks: Sequence[Check]) -> Callable[[Probe], str]:
     return lambda probe: "" if needed & set(probe.provides) else "none of the chosen checks needs it"
 
 
+def _knowledge(matrices: Sequence[str]) -> Knowledge:
+    """The matrices in force, without loading a check: a user's own, those of plugins, the built-in ones."""
+    from pathlib import Path
+
+    from dsdoctor import plugins
+    from dsdoctor.matrix import Knowledge
+
+    plugged = plugins.load().matrices if plugins.installed(sys.path) else ()
+    own: Sequence[Path] = ()
+    if matrices:
+        from dsdoctor.matrix_commands import overlays
+
+        own = overlays(matrices)
+    return Knowledge(overlays=(*own, *(Path(folder) for folder in plugged)))
+
+
+def _this_node(gpus: Gpus) -> Node:
+    """This machine as far as it matters for a stack, by the probes that only read files and NVML."""
+    from dsdoctor.advise.node import node_from_facts
+
+    needed = ("host", "driver", "nvml")
+    with _examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for advice") as take_snapshot:
+        return node_from_facts(take_snapshot("this machine").sections, gpus)
+
+
+def _python_version(path: str) -> str:
+    """The version of an interpreter by its files; empty path: the active one."""
+    from dsdoctor.sources import target
+    from dsdoctor.sources.host import Host
+
+    return target.locate(Host(), path or None).python_version
+
+
 def _redacted(snapshot: Snapshot) -> Snapshot:
     """The snapshot as it may leave this machine; of a live one the names of machine and user are known for certain."""
     from dsdoctor import redact
@@ -369,6 +645,7 @@ def _report(
     fail_on: FailOn,
     strict: bool,
     verbose: bool,
+    with_table: bool = False,
 ) -> int:
     """Print the report and write the other forms. What leaves the machine (JSON, files) is redacted; the screen shows the real names."""
     from dsdoctor import diagnose
@@ -390,8 +667,19 @@ def _report(
         _print(json_render.render(report))
     else:
         report = shown()
+        if with_table:
+            _print(f"{_smoke_table(snapshot)}\n")
         _print(terminal.render(report, width=_width(), colour=_colour(), verbose=verbose, unicode=_unicode()))
     return diagnose.exit_code(report, fail_on=_severity(fail_on), strict=strict)
+
+
+def _smoke_table(snapshot: Snapshot) -> str:
+    from dsdoctor import smoke_table
+    from dsdoctor.matrix import Knowledge
+    from dsdoctor.render import smoke as smoke_render
+
+    rows = smoke_table.table(snapshot.sections, Knowledge().matrix("gpu-limits"))
+    return smoke_render.render(rows, width=_width(), colour=_colour(), unicode=_unicode())
 
 
 def _finish(run: Callable[[], int], format: Format) -> NoReturn:

@@ -50,6 +50,7 @@ KINDS: Mapping[str, str] = {
     "smoke-thresholds": "dsdoctor.rows:SmokeThresholds",
     "stack-needs": "dsdoctor.advise.needs:StackNeeds",
     "system-needs": "dsdoctor.rows:SystemNeeds",
+    "topologies": "dsdoctor.rows_topology:Topologies",
     "torch": "dsdoctor.rows:Torch",
 }
 """Stem of each matrix and the class that holds it, imported when the matrix is asked for."""

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import re
-from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.specifiers import SpecifierSet
 
 from dsdoctor.errors import MatrixError
+from dsdoctor.lint import agreement, dataclasses_in, lint
 from dsdoctor.matrix import INDEX, Knowledge, compile_directory, lint_overlay, load_table, matrix_names, stem_of, stems_under
 from dsdoctor.plain import to_plain
 from dsdoctor.rows import Basis, Confidence
-from dsdoctor.versions import ComputeCapability, CudaVersion, DriverVersion, GpuTarget, LibraryVersion
+from dsdoctor.versions import ComputeCapability, CudaVersion, DriverVersion, LibraryVersion
 
 MATRICES = Path(__file__).resolve().parents[1] / "matrices"
 TODAY = datetime.date(2026, 12, 1)
@@ -26,33 +23,9 @@ DATE = re.compile(r"\d{4}-\d{2}(-\d{2})?")
 KNOWLEDGE = Knowledge()
 
 
-def rows_of(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Every dataclass below a value, with its path."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        yield path, value
-        for item in dataclasses.fields(value):
-            yield from rows_of(getattr(value, item.name), f"{path}.{item.name}")
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from rows_of(item, f"{path}.{key}")
-    elif isinstance(value, tuple):
-        for number, item in enumerate(value):
-            yield from rows_of(item, f"{path}[{number}]")
-
-
 @pytest.fixture(params=matrix_names())
 def matrix(request: pytest.FixtureRequest) -> Any:
     return KNOWLEDGE.matrix(request.param)
-
-
-def texts(matrix: Any, *names: str) -> Iterator[tuple[str, str]]:
-    """Every non-empty text in fields of these names."""
-    for path, row in rows_of(matrix, matrix.matrix):
-        for name in names:
-            value = getattr(row, name, "")
-            for text in value if isinstance(value, tuple) else (value,):
-                if isinstance(text, str) and text:
-                    yield f"{path}.{name}", text
 
 
 # --- every row --------------------------------------------------------------------------------------------------------
@@ -63,26 +36,17 @@ def test_the_name_is_the_stem_and_parameters_find_it(matrix: Any) -> None:
     assert stem_of(f"{matrix.matrix.replace('-', '_')}_matrix") == matrix.matrix
 
 
-def test_every_table_has_rows_and_every_row_a_source(matrix: Any) -> None:
-    bases = [(path, row) for path, row in rows_of(matrix, matrix.matrix) if isinstance(row, Basis)]
-    assert bases
-    for path, basis in bases:
-        assert basis.sources, path
-        assert all(basis.sources), path
+def test_every_table_has_rows_and_sources(matrix: Any) -> None:
+    assert any(isinstance(row, Basis) for _, row in dataclasses_in(matrix, matrix.matrix))
 
 
-def test_dates_are_dates_and_none_is_newer_than_the_head(matrix: Any) -> None:
-    for path, basis in rows_of(matrix, matrix.matrix):
-        if isinstance(basis, Basis):
-            for date in filter(None, (basis.seen, basis.audited, basis.reread)):
-                assert datetime.date.fromisoformat(date) <= datetime.date.fromisoformat(matrix.seen), path
-    for path, text in texts(matrix, "released", "end_of_life", "first_seen"):
-        assert DATE.fullmatch(text), path
-        assert 1 <= int(text[5:7]) <= 12, path
+def test_the_lint_finds_nothing_in_any_file() -> None:
+    """Shape, sources, dates, versions, patterns, names and twins: the rules of `dsdoctor matrix lint`."""
+    assert [str(problem) for problem in lint(MATRICES)] == []
 
 
 def test_weak_rows_carry_no_error(matrix: Any) -> None:
-    for path, basis in rows_of(matrix, matrix.matrix):
+    for path, basis in dataclasses_in(matrix, matrix.matrix):
         if isinstance(basis, Basis):
             assert basis.at_most in ("", "info", "warning"), path
             if (
@@ -93,51 +57,11 @@ def test_weak_rows_carry_no_error(matrix: Any) -> None:
                 assert not basis.may_carry_error, path
 
 
-def test_versions_parse(matrix: Any) -> None:
-    drivers = (
-        "min_driver", "toolkit_driver", "runfile_driver", "companion_driver", "driver_versions", "first_version", "first_general", "newest_versions",
-        "published_versions", "board_min_driver", "series",
-    )  # fmt: skip
-    for path, text in texts(matrix, *drivers):
-        assert DriverVersion.parse(text), path
-    for path, text in texts(
-        matrix, "native_cuda", "cuda", "min_cuda", "recommended_cuda", "first_cuda", "last_cuda", "static_only", "built_for_cuda"
-    ):
-        assert CudaVersion.parse(text) or re.fullmatch(r"\d+\.x|.* image", text), path
-    for path, text in texts(
-        matrix, "compute_capability", "compute_capabilities", "capabilities", "ptx", "from_capability", "min_compute_capability"
-    ):
-        assert ComputeCapability.parse(text), path
-    for path, text in texts(matrix, "target", "targets", "renamed_to", "device_code"):
-        if not text.startswith(("PYTORCH", "NCCL")):
-            assert GpuTarget.parse(text), path
-    for path, text in texts(matrix, "gcc_max", "gcc_min", "clang_max", "clang_min", "glibc", "min_kernel", "since_nccl", "until_nccl"):
-        assert LibraryVersion.parse(text), path
-    for path, row in rows_of(matrix, matrix.matrix):
-        for text in (*getattr(row, "specifiers", ()), *(getattr(row, "requires", None) or {}).values()):
-            SpecifierSet(text), path
+def test_matrices_say_the_same() -> None:
+    assert agreement(KNOWLEDGE) == ()
 
 
-def test_patterns_compile_and_do_not_backtrack_badly(matrix: Any) -> None:
-    for path, text in texts(matrix, "name_regex", "pattern", "unless"):
-        re.compile(text)
-        assert not re.search(r"\((?:\?:)?(?:\[[^\]]*\]|\\?[^()\\])[+*]\)[+*]", text), path
-
-
-def test_no_two_rows_describe_the_same_thing(matrix: Any) -> None:
-    for table in dataclasses.fields(matrix):
-        rows = getattr(matrix, table.name)
-        if not isinstance(rows, tuple) or not rows or not dataclasses.is_dataclass(rows[0]):
-            continue
-        key = next((name for name in ("id", "branch", "target", "code", "bucket", "product", "tag") if hasattr(rows[0], name)), None)
-        if table.name in ("releases", "majors", "xids", "cuda", "nvml", "nccl") and key is None:
-            key = next((name for name in ("version", "major", "name", "first") if hasattr(rows[0], name)), None)
-        if key is not None and table.name != "achieved":
-            repeated = [name for name, count in Counter(getattr(row, key) for row in rows).items() if count > 1]
-            assert not repeated, f"{matrix.matrix}.{table.name}: {repeated}"
-
-
-def test_no_machine_paths_nor_index_hosts() -> None:
+def test_no_index_host_is_named() -> None:
     for stem in stems_under(MATRICES):
         content = (MATRICES / f"{stem}.yaml").read_text(encoding="utf-8")
         assert not "/simple/" in content, stem

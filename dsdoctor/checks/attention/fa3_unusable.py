@@ -9,6 +9,15 @@ Why it matters
     told to use it anyway ends in "no kernel image" or refuses. The package flash-attn is FlashAttention 2 and does not contain it, and
     flash-attn-3 on the public index is an empty placeholder.
 
+Often said, and not so
+    "FlashAttention-3 needs CUDA 12.2": the build refuses anything below 12.3, and 12.8 is recommended. (That it needs Hopper is right.)
+    "Tuned for, and measured on, A100": it does not serve the A100, whose attention is FlashAttention-2; the A100 is Ampere (8.0),
+    Hopper is 9.0.
+
+    "It wants head_dim a multiple of 64, sequence lengths a multiple of 128, and strict contiguity": head_dim is a multiple of 8 (16 for
+    FP8) up to 256, sequence lengths are free, and only the last dimension must be contiguous. Sources: flash-attention README,
+    hopper/setup.py and flash_api.cpp; run on an H200.
+
 Sources
     FlashAttention README; metadata of the published packages; fa3-fwd measured on an H200.
 """

@@ -11,6 +11,11 @@ Why it matters
     rule, but is not what was tested. A toolkit that lies on the node for building, and that torch does not load, is no fault and is not
     reported.
 
+Often said, and not so
+    "ldd piped to grep shows which cuDNN and NCCL are loaded": it shows what the file was linked against, as the loader would find it
+    now. torch and cuDNN open most libraries while they run; those do not appear. The map of the process does (/proc/PID/maps). Source:
+    ld.so and dlopen manual pages.
+
 Sources
     ld.so(8); ELF headers of the published torch wheels; contents of NVIDIA's wheels.
 """

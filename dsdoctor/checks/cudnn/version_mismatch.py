@@ -8,6 +8,18 @@ Why it matters
     A later `pip install` of another package may replace torch's cuDNN. An older minor than torch was compiled with is refused at run
     time; another CUDA major calls libraries that torch does not load. A newer minor of the same major is allowed, and is not reported.
 
+Often said, and not so
+    "CUDA 12.4 goes with cuDNN 8.9.7 and NCCL 2.19.3, CUDA 12.2 with cuDNN 8.9.2 and NCCL 2.18.1": no such pairs exist. NVIDIA's own
+    image of CUDA 12.4.1 carries cuDNN 9.1.0.70 and NCCL 2.21.5; cuDNN 8.9.7 was built for 12.2; torch 2.1.2 pairs 8.9.2 and 2.18.1 with
+    CUDA 12.1. (CUDA 11.8 with cuDNN 8.6.0.163 is right; its image has NCCL 2.15.5, not 2.14.3.)
+
+    "The three are bound by one strict matrix": they are not. cuDNN serves a whole CUDA major (12.0 to 12.x), NCCL ships builds per
+    CUDA, and a newer patch of one minor works both ways. What is strict are the pins of each torch release: `dsdoctor matrix show torch
+    2.11.0`. Sources: cuDNN support matrix; tags of NVIDIA's CUDA images; torch metadata.
+
+    "The header at build time must not be newer than the library": true for the minor within one major; patches may differ, another
+    major never works. Source: cuDNN, API compatibility.
+
 Sources
     NVIDIA cuDNN: forward compatibility; requirements of the published torch wheels.
 """

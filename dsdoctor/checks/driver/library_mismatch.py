@@ -9,6 +9,12 @@ Why it matters
     every new process fails: nvidia-smi says "Failed to initialize NVML: Driver/library version mismatch", CUDA answers 803 or 804. Processes that
     already run go on, which hides the fault until the next start. In a container the libraries were handed in by the host when it was created.
 
+Often said, and not so
+    "Downgrade with nvidia-uninstall, then rm -rf /usr/lib/nvidia* /var/lib/nvidia*": never. nvidia-uninstall belongs to the runfile
+    installer alone, and deleting the files of a package leaves the package manager with a broken state (and misses the libraries, which
+    lie elsewhere). Use the package manager, or the runfile's own uninstaller, then reboot. Source: NVIDIA driver installation guide,
+    removing the driver.
+
 Sources
     NVML return code 18; NVIDIA Driver Installation Guide.
 """

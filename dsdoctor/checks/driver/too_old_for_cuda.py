@@ -9,6 +9,11 @@ Why it matters
     compatibility): the driver that the toolkit's release notes name beside it is for the full feature set, and is no reason to upgrade by itself.
     An extension that fails to load with an undefined symbol of libcuda (cuTensorMapEncodeTiled …) is the same fault seen from the other end.
 
+Often said, and not so
+    "The driver must be at least as new as the CUDA runtime": only across majors. Within a major any driver from its minimum on works
+    (11.x from 450.80.02, 12.x from 525.60.13, 13.x from 580.65.06), and a data-centre GPU crosses majors with a compat package. Source:
+    NVIDIA CUDA Compatibility.
+
 Sources
     NVIDIA CUDA Compatibility (minor-version and forward compatibility); the CUDA toolkit release notes.
 """

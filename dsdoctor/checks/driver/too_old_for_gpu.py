@@ -8,6 +8,17 @@ Why it matters
     features missing. The published list can lag the product (drivers before the listed one are known to run some products), so a GPU that answers
     is a warning only.
 
+Often said, and not so
+    "A100 and H100: at most driver 535.129.03; A800: at most 525.85.12": there is no highest driver for a GPU until its architecture is
+    dropped (Maxwell, Pascal and Volta end with R580, Kepler with R470). A100, A800 and H100 stand in the list of every branch read, up
+    to R595.
+
+    "A100 needs at least 470.182.03, and NVSwitch off below 470": the release notes of 450.51.05 (July 2020) support HGX A100 with
+    Fabric Manager. "A800 needs 470.182.03": nothing supports it; 515.86.01 lists the A800.
+
+    "H100 needs at least 525.66.12": no trace of such a driver was found. H100 PCIe is first listed in 520.56.06, H100 SXM in 525.85.05, H100
+    NVL in 535.104.05. Sources: release notes of 450.51.05; lists of supported products of the open kernel modules, by tag.
+
 Sources
     README of each release of NVIDIA's open kernel modules; NVIDIA driver release notes.
 """

@@ -11,6 +11,10 @@ Why it matters
     use one instance only, named by its MIG UUID. Engines read the list themselves and are stricter: some accept whole numbers only.
     The variable is read when CUDA starts; workers that Ray started earlier do not see a later change.
 
+Often said, and not so
+    "Driver 535 and newer ignore CUDA_VISIBLE_DEVICES on an A800": no issue, release note or forum thread supports it. The usual reasons
+    are a value set after CUDA started, or one that names a GPU which is not there. Source: none found; a negative finding.
+
 Sources
     CUDA Programming Guide, "CUDA Environment Variables"; NVIDIA MIG User Guide; PyTorch torch/cuda (how it reads the list); vLLM issues 1016 and 41848.
 """

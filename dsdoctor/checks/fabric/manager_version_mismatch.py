@@ -7,6 +7,10 @@ Why it matters
     Fabric Manager works with exactly its own driver release. With any other it refuses to start, and CUDA answers 802 (system not yet initialized). It comes about when an unattended
     upgrade moved one of the two packages, or when the driver was upgraded and the machine not rebooted. Upgrading Fabric Manager to the newest is the wrong cure.
 
+Often said, and not so
+    "Below driver 470 an A100 needs NVSwitch disabled": it does not. From 450.51.05 on HGX A100 works with Fabric Manager; the rule is
+    that its version equals the driver's exactly. Source: NVIDIA Fabric Manager guide; release notes of 450.51.05.
+
 Sources
     NVIDIA Fabric Manager User Guide; GPU Operator issues 1043, 375, 545.
 """

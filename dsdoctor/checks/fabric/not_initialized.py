@@ -240,7 +240,8 @@ def _missing_modules(waiting: Sequence[Gpu], loaded_modules: Section[LoadedModul
     """The InfiniBand modules that an NVLink 5 board needs and that are not loaded."""
     if loaded_modules.value is None or not any(gpu.compute_capability in NVLINK_5_CAPABILITIES for gpu in waiting):
         return ()
-    return tuple(name for name in IB_MODULES if name not in loaded_modules.value.names)
+    asked_for = loaded_modules.value.asked_for or IB_MODULES
+    return tuple(name for name in IB_MODULES if name in asked_for and name not in loaded_modules.value.names)
 
 
 def _more(missing: Sequence[str], services: Section[tuple[Service, ...]]) -> tuple[Evidence, ...]:

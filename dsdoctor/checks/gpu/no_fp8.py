@@ -8,6 +8,10 @@ Why it matters
     "type fp8e4nv not supported in this architecture", other kernels "not supported on CUDA arch < 89". It is the silicon: no driver, CUDA or Triton
     changes it. Weights in BF16, INT8 or INT4 run there, with their own need of memory.
 
+Often said, and not so
+    "FP8 (E4M3) works on A100 and A800 through torch.compile and vLLM, or as a weight cache in training": FP8 conversion and matrix
+    instructions begin with 8.9 and 9.0. An A100 can store FP8 and must compute in something else. Source: ptxas of CUDA 11.8 to 13.5.
+
 Sources
     ptxas of CUDA 11.8 to 13.5 (mma with e4m3 operands); vLLM issue 15336.
 """

@@ -10,6 +10,11 @@ Why it matters
     fault; it is named, because it differs from what the job uses. torch.cuda.nccl.version() tells what torch was compiled with, never
     what is loaded.
 
+Often said, and not so
+    "All nodes need the same NCCL major, else collectives block": too weak. From 2.23.4 on the initialisation fails with
+    ncclInvalidUsage ("Mismatched NCCL version detected") unless the full version is the same on all ranks; it is an error, not a block.
+    Source: NCCL, src/init.cc and release notes of 2.23.4.
+
 Sources
     Contents of the published wheels; DeepEP README (NCCL of another CUDA major); NCCL User Guide.
 """

@@ -8,6 +8,11 @@ Why it matters
     torch.compile calls Triton's inner interfaces, which change with each minor: "cannot import name 'AttrsDescriptor'", wrong
     signatures, or kernels that do not compile. Two packages that both provide the module triton overwrite each other.
 
+Often said, and not so
+    "multiple definition of triton::ir::Type::get_float32 is mended by a static local": that class left with Triton 2.0, and a function
+    defined in its class is inline anyway, so the patch changes nothing. Two copies of Triton or LLVM in one process are the real thing.
+    Source: Triton history; rules of C++.
+
 Sources
     Requirements of the published torch wheels.
 """
@@ -63,6 +68,12 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="not installed",
+    ),
+    Case(
+        title="a text that names torch and no other package",
+        sections=_here(Package(name="torch", version="2.11.0+cu130")),
+        status=Status.UNKNOWN,
+        says="not known",
     ),
     Case(
         title="two packages provide the module",
@@ -147,6 +158,10 @@ def triton_torch_mismatch(
         yield NotApplicable(reason="this torch asks for no Triton")
         return
     have = providers[0] if providers else None
+    if have is None and not evidence.where.startswith("packages["):
+        # Without torch's own metadata these are the packages that a text happens to name, not those that are there.
+        yield Doubt(subject=name, reason="no Triton is among the packages that are known; whether others are installed is not known")
+        return
     if have is not None and accepts(specifier, have.version) is not False:
         return
     summary = (

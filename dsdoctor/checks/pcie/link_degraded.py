@@ -8,6 +8,13 @@ Why it matters
     Loading weights, offloading, and peer traffic of cards without NVLink run at half, a quarter or an eighth of the speed, without an error anywhere. A card that is not quite
     seated, a riser, a slot that shares its lanes, or a link that trained down once and stays there (Gen2 instead of Gen5, also under load) are the usual causes.
 
+Often said, and not so
+    "The link width must be 32x; A100 on driver 470 has x32, and x16 on H100 is a degradation": x16 is the widest link of these GPUs and
+    is full width (A100 Gen4 x16, H100 and H200 Gen5 x16). No driver decides the width; a check for 32 could never pass.
+
+    "Drivers up to 470 do not see the Gen5 link of an H100": they do not support the GPU at all; Hopper begins with CUDA 11.8 and R520.
+    Sources: product pages of A100 and H100; NVIDIA CUDA GPU architectures.
+
 Sources
     NVML PCIe link getters; nvidia-smi manual (pcie.link.gen); DCGM health rules.
 """
@@ -113,12 +120,12 @@ def link_degraded(
     unknown = []
     for gpu in gpus:
         link = gpu.pcie
-        if link is None or link.width is None or link.max_width is None:
+        if link is None or ((link.width is None or link.max_width is None) and (link.generation is None or link.max_generation is None)):
             if not is_not_there(gpu, "pcie"):
                 unknown.append((gpu, why_unknown(gpu, "pcie", "pcie.width", "pcie.max_width")))
             continue
         port = _port_above(gpu, devices)
-        if link.width < link.max_width:
+        if link.width is not None and link.max_width is not None and link.width < link.max_width:
             by_slot = port is not None and port.max_width == link.width
             yield _finding(
                 gpu,
@@ -133,13 +140,13 @@ def link_degraded(
         most = min((value for value in (link.max_generation, port.max_generation if port else None) if value is not None), default=None)
         if link.generation is None or most is None or link.generation >= most:
             continue
-        if gpu.performance_state == 0 and gpu.utilization_percent is not None and gpu.utilization_percent >= busy.amount:
+        if gpu.performance_state in (0, None) and gpu.utilization_percent is not None and gpu.utilization_percent >= busy.amount:
             yield _finding(
                 gpu,
                 f"The PCIe link of {named(gpu)} runs at generation {link.generation} of {most} under load.",
                 capped(busy.severity, busy.basis),
                 f"{busy.text} It trained down, or is held there (target speed, autonomous speed disabled).",
-                f"generation {most} while the GPU works",
+                f"Gen{most} while the GPU works, not Gen{link.generation}",
                 (RETRAIN, *remedies("general", bdf=gpu.pci_address)[:1]),
             )
         else:

@@ -8,6 +8,10 @@ Why it matters
     Between GPUs a copy without peer access goes through the host and says nothing. Words that arrive changed are the mark of an IOMMU or of access
     control (ACS) in the PCIe switches.
 
+Often said, and not so
+    "12.8 GB/s inside a socket, 4.2 GB/s across sockets over CXL": no source. About 12.8 GB/s is a Gen3 x16 link; Gen4 gives about 25,
+    Gen5 about 55. Sockets are joined by UPI or xGMI, not by CXL. Source: PCIe base specification; NVIDIA bandwidth tests.
+
 Sources
     Measured on nodes with one, two and four H200; NCCL user guide, GPU troubleshooting.
 """

@@ -9,6 +9,11 @@ Why it matters
     behind is named, with NCCL's first warning. A left-over switch costs a factor of ten and nothing is logged. Wrong values between GPUs come from
     an IOMMU or from access control (ACS) in PCIe switches.
 
+Often said, and not so
+    "An all-to-all that takes 5 ms is a deadlock; fall back to a ring all-reduce": the first call alone may take seconds, torch waits 10
+    minutes by default, and an all-reduce does not compute an all-to-all (all-gather with reduce-scatter does). A known all-to-all
+    deadlock is that of NCCL 2.19 with cuMem, mended in 2.20.3. Sources: torch.distributed; NCCL release notes of 2.20.3.
+
 Sources
     NCCL user guide; measured on nodes with two and four H200.
 """

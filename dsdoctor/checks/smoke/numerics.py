@@ -8,6 +8,10 @@ Why it matters
     These prove the maths library and the compiler of this stack, not DeepSeek's code. A sound node passes all of them; a deviation points to a broken build, to precision
     switches such as TF32 that somebody turned on, or to the GPU. The limits are this project's proposal, so a deviation is a warning.
 
+Often said, and not so
+    "BF16 overflows at about 60000": that is FP16 (65504). BF16 reaches 3.39e38; what it lacks is precision (7 bits of mantissa, FP16
+    has 10). FP8 E4M3 ends at 448. Source: the formats themselves (IEEE 754 half precision, bfloat16, OCP FP8).
+
 Sources
     The arithmetic emulated with torch on a CPU.
 """

@@ -124,12 +124,22 @@ def cpu_only_build(
     for name, wanted in (("torchvision_version", pair.torchvision), ("torchaudio_version", pair.torchaudio)) if pair else ():
         if exact(wanted):
             fill[name] = exact(wanted)
+    release = torch_matrix.release(public)
+    is_default_cpu = (
+        architecture_of(platform.value) == "aarch64" and release is not None and release.aarch64 is not None and not release.aarch64.cuda
+    )
+    default = (
+        " The default aarch64 wheel of this release is a CPU build; --index-url of PyTorch's own index brings the CUDA one."
+        if is_default_cpu
+        else ""
+    )
     kind = f"for ROCm ({torch_build.hip})" if torch_build.hip else "without CUDA"
     yield Finding(
         subject=f"torch {torch_build.version}",
         severity=Severity.ERROR if seen.through_driver else Severity.WARNING,
         summary=f"torch {torch_build.version} is built {kind}, and this node has an NVIDIA GPU ({seen.evidence.value}).",
-        cause='It never uses the GPU: torch.cuda.is_available() is False, and a tensor sent there says "Torch not compiled with CUDA enabled".',
+        cause='It never uses the GPU: torch.cuda.is_available() is False, and a tensor sent there says "Torch not compiled with CUDA enabled".'
+        + default,
         evidence=(Evidence(where="torch_build.cuda", value=f"none (version {torch_build.version})"), seen.evidence),
         expected=f"a CUDA build, such as torch {best[0]}+{best[1].tag}" if best else "a CUDA build of torch",
         remedies=remedies("general", **fill),
