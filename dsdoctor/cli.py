@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from dsdoctor.plugins import Parts
     from dsdoctor.rows import Gpus
     from dsdoctor.sources.probe import Probe
+    from dsdoctor.topology.graph import Topology
 
 T = TypeVar("T")
 
@@ -112,6 +114,9 @@ def check(
 
         with _examining(python, gpu, timeout, leave_out, smoke_level=level) as take_snapshot:
             parts, checks, accepted = prepared or _prepare(only, ignore, waivers)
+            if quick:
+                checks = tuple(item for item in checks if item.area != "smoke")
+            _in_force(parts.matrices).load({name for item in checks for name in item.matrices})
             snapshot = take_snapshot("this machine")
         return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
@@ -365,6 +370,54 @@ def advise(
     _finish(run, format)
 
 
+class TopoFormat(str, enum.Enum):
+    """How a topology is written."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    SVG = "svg"
+    HTML = "html"
+    NCCL_XML = "nccl-xml"
+
+
+@app.command()
+def topo(
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="FILE", help="A recording, topo -m text, NCCL topology XML, hwloc XML, example:NAME or -. Default: this node."),
+    ] = "",
+    format: Annotated[TopoFormat, typer.Option("--format", "-f", help="What to print: terminal, json, svg, html or nccl-xml.")] = TopoFormat.TERMINAL,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of to standard output.")] = "-",
+    reference: Annotated[str, typer.Option("--reference", metavar="ID", help="Compare with this machine. See: dsdoctor matrix show topologies")] = "",
+    matrix: MatrixOption = [],  # noqa: B006
+) -> None:
+    """How GPUs, NICs, NUMA nodes and switches are wired; suggested groups and bindings; differences from the product's reference."""
+
+    def run() -> int:
+        from dsdoctor.topology import picture, read
+
+        knowledge = _knowledge(matrix)
+        topology = read.load(source) if source else _this_topology()
+        shown = picture.of(topology, knowledge.matrix("gpu-limits"), knowledge.matrix("topologies"), reference)
+        if format is TopoFormat.NCCL_XML:
+            from dsdoctor.topology import nccl
+
+            text = nccl.write(topology)
+        elif format in (TopoFormat.SVG, TopoFormat.HTML):
+            from dsdoctor.render import topology_svg
+
+            text = topology_svg.svg(shown) if format is TopoFormat.SVG else topology_svg.html(shown)
+        else:
+            from dsdoctor.render import topology as page
+
+            colour = _colour() and output == "-"
+            text = page.document(shown) if format is TopoFormat.JSON else page.render(shown, width=_width(), colour=colour, unicode=_unicode())
+        _write_file(output, text if text.endswith("\n") else f"{text}\n")
+        return 0
+
+    _finish(run, Format.JSON if format is TopoFormat.JSON else Format.TERMINAL)
+
+
 class Listing(str, enum.Enum):
     """What can be listed."""
 
@@ -603,6 +656,15 @@ def _this_node(gpus: Gpus) -> Node:
         return node_from_facts(take_snapshot("this machine").sections, gpus)
 
 
+def _this_topology() -> Topology:
+    """How this machine is wired, by the probes that only read sysfs and NVML."""
+    from dsdoctor.topology import from_facts
+
+    needed = ("host", "pcie", "nvml")
+    with _examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for the topology") as take_snapshot:
+        return from_facts.topology(take_snapshot("this machine").sections, "this machine")
+
+
 def _python_version(path: str) -> str:
     """The version of an interpreter by its files; empty path: the active one."""
     from dsdoctor.sources import target
@@ -624,15 +686,22 @@ def _redacted(snapshot: Snapshot) -> Snapshot:
     return redact.redact(snapshot, hosts=(os.uname().nodename,))
 
 
-def _diagnose(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepted: Sequence[Any]) -> Report:
-    import datetime
+@functools.lru_cache(maxsize=1)
+def _in_force(folders: tuple[str, ...]) -> Knowledge:
+    """The built-in matrices under those of these folders; one value a run, so that what was loaded while the probes ran is there later."""
     from pathlib import Path
 
-    from dsdoctor import diagnose
     from dsdoctor.matrix import Knowledge
 
-    knowledge = Knowledge(overlays=tuple(Path(folder) for folder in parts.matrices))
-    return diagnose.diagnose(snapshot, knowledge, checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices)
+    return Knowledge(overlays=tuple(Path(folder) for folder in folders))
+
+
+def _diagnose(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepted: Sequence[Any]) -> Report:
+    import datetime
+
+    from dsdoctor import diagnose
+
+    return diagnose.diagnose(snapshot, _in_force(parts.matrices), checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices)
 
 
 def _report(

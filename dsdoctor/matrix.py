@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -86,6 +86,11 @@ class Knowledge:
         if stem not in KINDS:
             raise MatrixError(f"no matrix is called '{stem}': known are {', '.join(matrix_names())}")
         return self.load_table(stem, kind_of(stem))
+
+    def load(self, names: Iterable[str]) -> None:
+        """Load matrices ahead of their use."""
+        for name in names:
+            self.matrix(name)
 
     def load_table(self, stem: str, kind: Any) -> Any:
         """The file of a stem ('gpus', 'remedies/driver') read as `kind`, overlays included; kept after the first time."""
