@@ -63,6 +63,8 @@ class _Judged:
     check: Check
     outcome: Outcome
     findings: tuple[Finding, ...] = ()
+    log_order: int | None = None
+    """Position of the first log line that proves it."""
 
 
 def diagnose(
@@ -77,6 +79,8 @@ def diagnose(
     """The report on one snapshot. `today` decides what is stale or expired; every other answer follows from the arguments."""
     started = time.perf_counter()
     judged = [_judge(check, snapshot.sections, knowledge, today) for check in checks]
+    if snapshot.sections.log_events.value:
+        judged = _with_log(judged, snapshot.sections, knowledge)
     all_notices = [*notices, *_probe_notices(snapshot), *_expired(waivers, today)]
     judged = [_waive(item, waivers, today) for item in judged]
     diagnosis = _fold(judged)
@@ -162,6 +166,51 @@ def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: 
     return _Judged(check, outcome(Status.NOT_APPLICABLE, aside.reason) if aside else outcome(Status.PASS))
 
 
+def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: KnowledgeSource) -> list[_Judged]:
+    """The judgements, together with what log lines prove and suggest."""
+    from dsdoctor.checks._from_log import World, doubts, joined, proofs
+
+    names = ("cuda_toolkits", "driver_branches", "gpus", "torch")
+    world = World(signatures=knowledge.matrix("log_signatures_matrix"), **{name: knowledge.matrix(f"{name}_matrix") for name in names})
+    all_judged = {item.check.id: item for item in judged}
+    for proof in proofs(sections, world, lambda check_id: knowledge.remedies(check_id, sections)):
+        severity = proof.finding.severity or Severity.ERROR
+        item = all_judged.get(proof.check) or _Judged(
+            Check(id=proof.check, severity=severity, judge=_from_log_only),
+            Outcome(check=proof.check, status=Status.UNKNOWN, severity=severity, title=proof.finding.summary),
+        )
+        if item.findings and item.log_order is None:
+            first, *others = item.findings
+            findings = (joined(first, item.check.severity, proof.finding), *others)
+        else:
+            findings = (*item.findings, proof.finding)
+        worst = min((one.severity or item.check.severity for one in findings), key=lambda each: each.rank)
+        outcome = replace(item.outcome, status=Status.FAIL, severity=worst, reason="", settle="")
+        order = proof.order if item.log_order is None else item.log_order
+        all_judged[proof.check] = replace(item, outcome=outcome, findings=findings, log_order=order)
+    failed = [name for name, item in all_judged.items() if item.findings]
+    for check_id, doubt in doubts(sections, world, failed):
+        item = all_judged.get(check_id) or _Judged(
+            Check(id=check_id, severity=Severity.ERROR, judge=_from_log_only),
+            Outcome(check=check_id, status=Status.UNKNOWN, severity=Severity.ERROR, title=doubt.reason),
+        )
+        reason = f"{doubt.subject}: {doubt.reason}"
+        outcome = replace(
+            item.outcome,
+            status=Status.UNKNOWN,
+            reason=reason,
+            settle=doubt.settle or item.outcome.settle,
+            doubts=(*item.outcome.doubts, doubt),
+        )
+        all_judged[check_id] = replace(item, outcome=outcome)
+    return list(all_judged.values())
+
+
+def _from_log_only() -> tuple[Finding, ...]:
+    """A problem that only logs show here."""
+    return ()
+
+
 def _blocked(check: Check, sections: Sections) -> tuple[Status, str] | None:
     """Why a check cannot judge: something it needs is not there (not applicable) or not known (unknown)."""
     unknown = None
@@ -212,6 +261,7 @@ def _probe_notices(snapshot: Snapshot) -> list[Notice]:
 class _Found:
     check: Check
     finding: Finding
+    log_order: int | None = None
 
     @property
     def severity(self) -> Severity:
@@ -228,8 +278,11 @@ class _Found:
 
 
 def _fold(judged: Sequence[_Judged]) -> tuple[Diagnosis, ...]:
-    """Findings by severity, then by position in the list of checks, each consequence under the root cause that explains it."""
-    found = sorted((_Found(item.check, finding) for item in judged for finding in item.findings), key=lambda item: item.severity.rank)
+    """Findings by severity, then in the order of the log, then of the checks, each consequence under the root cause that explains it."""
+    found = sorted(
+        (_Found(item.check, finding, item.log_order) for item in judged for finding in item.findings),
+        key=lambda item: (item.severity.rank, item.log_order is None, item.log_order or 0),
+    )
     cause_of: dict[int, int] = {}
     for number, item in enumerate(found):
         for candidate, cause in enumerate(found):

@@ -274,6 +274,8 @@ class LoadedModules:
     """Names of loaded kernel modules that matter here (nvidia*, nouveau, nova_core, vfio_pci, ib_*, mlx5_*, gdrdrv, nv_peer_mem …)."""
 
     names: tuple[str, ...]
+    asked_for: tuple[str, ...] = ()
+    """Where only some names were asked for (`lsmod | grep`): those; the absence of any other name then means nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -751,6 +753,38 @@ class SmokeResult:
     elapsed_s: float = 0.0
 
 
+# --- pasted logs ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command line of the stack in pasted text: what was started, and how."""
+
+    program: str
+    """vllm serve, sglang.launch_server, torchrun, docker run, pip install …"""
+    text: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Long options by name, the last value of each; `model` or `image` for the main argument."""
+    where: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """A line of a pasted log that a row of matrices/log-signatures describes."""
+
+    signature: str
+    """Id of the row."""
+    text: str
+    where: str = ""
+    """File and line."""
+    order: int = 0
+    """Position among all lines that were read."""
+    captures: Mapping[str, str] = field(default_factory=dict)
+    """What the pattern's named groups hold: versions, paths, symbols."""
+    times: int = 1
+    """How often lines of this signature stood in the text; only the first ones are kept."""
+
+
 # --- the snapshot -----------------------------------------------------------------------------------------------------
 
 
@@ -798,6 +832,8 @@ class Sections:
     mapped_libraries: Section[tuple[MappedLibrary, ...]] = NOT_ASKED
     extensions: Section[tuple[Extension, ...]] = NOT_ASKED
     smoke: Section[tuple[SmokeResult, ...]] = NOT_ASKED
+    commands: Section[tuple[Command, ...]] = NOT_ASKED
+    log_events: Section[tuple[LogEvent, ...]] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,14 @@ LAYERS = {
     "dsdoctor/findings.py": ("dsdoctor.facts",),
     "dsdoctor/versions.py": (),
     "dsdoctor/rows.py": ("dsdoctor.versions",),
-    "dsdoctor/diagnose.py": ("dsdoctor", "dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks._check", "dsdoctor.plain"),
+    "dsdoctor/diagnose.py": (
+        "dsdoctor",
+        "dsdoctor.facts",
+        "dsdoctor.findings",
+        "dsdoctor.checks._check",
+        "dsdoctor.checks._from_log",
+        "dsdoctor.plain",
+    ),
     "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings"),
 }
 CHECK_MAY = {"dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks", "dsdoctor.rows", "dsdoctor.versions", "dsdoctor.remedies"}

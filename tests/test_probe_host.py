@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dsdoctor.facts import Limit, State
 from dsdoctor.plain import to_plain
+from dsdoctor.sources import texts
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.live import read_sections
 from dsdoctor.sources.probe import Scope
@@ -386,14 +387,14 @@ def test_os_release_escapes():
 BOUND = st.one_of(st.none(), st.integers(0, 1 << 63))
 
 
-@given(st.dictionaries(st.sampled_from(sorted(probe.LIMIT_NAMES)), st.tuples(BOUND, BOUND)))
+@given(st.dictionaries(st.sampled_from(sorted(texts.LIMIT_NAMES)), st.tuples(BOUND, BOUND)))
 def test_limits_read_what_the_kernel_writes(limits):
     def word(bound):
         return "unlimited" if bound is None else str(bound)
 
     rows = "".join(f"{name:<25} {word(soft):<20} {word(hard):<20} bytes     \n" for name, (soft, hard) in limits.items())
     text = f"{'Limit':<25} {'Soft Limit':<20} {'Hard Limit':<20} Units     \n" + rows
-    assert probe.parse_limits(text) == {probe.LIMIT_NAMES[name]: Limit(soft=soft, hard=hard) for name, (soft, hard) in limits.items()}
+    assert probe.parse_limits(text) == {texts.LIMIT_NAMES[name]: Limit(soft=soft, hard=hard) for name, (soft, hard) in limits.items()}
 
 
 @given(st.sets(st.integers(0, 300), min_size=1))

@@ -1,0 +1,339 @@
+"""What pasted log lines prove: findings of checks, ordered by time, beside those that the checks drew from facts.
+
+A row of matrices/log-signatures says which check a line is evidence for. A check that found the same from facts keeps its finding and gets
+the line as evidence. Lines that only follow from an error are never findings; lines that fit several causes become doubts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dsdoctor.checks.torch._gpus import fitting_builds
+from dsdoctor.facts import LogEvent, Sections
+from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity
+from dsdoctor.remedies import MOST_REMEDIES, Remedies
+from dsdoctor.rows import CudaToolkits, DriverBranches, Gpus, LogReading, LogRole, LogSignature, LogSignatures, Torch, filled
+from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
+
+RemediesOf = Callable[[str], Remedies]
+LEAST_PAIRS = 3
+"""With fewer pairs of GPUs nothing can be said about one of them."""
+SLOW_SHARE = 0.67
+"""Of the fastest pair: below it a pair is called slow. Tables of one machine differ by a few percent, a halved link by half."""
+MOST_LINES = 6
+"""Lines shown as evidence of one finding."""
+KNOWN_NAME = "="
+"""In front of a name in the conditions of a reading: the name has a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A finding that lines prove, and where the first of them stands."""
+
+    check: str
+    finding: Finding
+    order: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """The matrices that derived names are read from."""
+
+    signatures: LogSignatures
+    cuda_toolkits: CudaToolkits
+    driver_branches: DriverBranches
+    gpus: Gpus
+    torch: Torch
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    event: LogEvent
+    row: LogSignature
+    reading: LogReading
+    subject: str
+
+
+def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[Proof, ...]:
+    """One finding for each check and subject that lines prove, in the order of their first lines."""
+    events = sections.log_events.value or ()
+    names = _names(sections, events, world)
+    seen = frozenset(event.signature for event in events)
+    groups: dict[tuple[str, str], list[_Read]] = {}
+    for event in events:
+        row = world.signatures.signature(event.signature)
+        reading = _reading(row, seen, {**names, **event.captures, "line": event.text}) if row else None
+        if row and reading:
+            subject = _one_line(filled(reading.subject, _derived({**names, **event.captures, "line": event.text}, world))) or reading.check
+            groups.setdefault((reading.check, subject), []).append(_Read(event, row, reading, subject))
+    found = [_proof(reads, names, world, remedies_of(check)) for (check, _), reads in groups.items()]
+    return tuple(sorted(found, key=lambda proof: proof.order))
+
+
+def doubts(sections: Sections, world: World, judged: Iterable[str]) -> Iterator[tuple[str, Doubt]]:
+    """Causes that lines only suggest, by check; those whose check has judged already are left out."""
+    events = sections.log_events.value or ()
+    decided = frozenset(judged)
+    said: set[str] = set()
+    for event in events:
+        row = world.signatures.signature(event.signature)
+        causes = row.suggests if row else ()
+        if event.signature in said or decided & {cause.check for cause in causes}:
+            continue
+        said.add(event.signature)
+        for number, cause in enumerate(causes, 1):
+            rank = f"{number} of {len(causes)} causes that fit" if len(causes) > 1 else "it would fit"
+            yield (
+                cause.check,
+                Doubt(subject=event.where or "log", reason=f"'{_short(event.text)}': {rank}: {cause.text}", settle=cause.settle),
+            )
+
+
+def joined(finding: Finding, own: Severity, proof: Finding) -> Finding:
+    """A finding that a check drew from facts together with what lines prove of it; the graver one leads."""
+    graver = (proof.severity or own).rank < (finding.severity or own).rank
+    first, second = (proof, finding) if graver else (finding, proof)
+    cause = first.cause if second.summary in first.cause else f"{first.cause} {second.summary}".strip()
+    remedies = [*first.remedies, *(remedy for remedy in second.remedies if _is_new(remedy, first.remedies))]
+    return Finding(
+        subject=first.subject,
+        summary=first.summary,
+        cause=cause,
+        evidence=(*first.evidence, *(item for item in second.evidence if item not in first.evidence)),
+        expected=first.expected or second.expected,
+        remedies=tuple(remedies[: MOST_REMEDIES + 1]),
+        sources=tuple(dict.fromkeys((*first.sources, *second.sources))),
+        severity=first.severity,
+        explains=tuple(dict.fromkeys((*first.explains, *second.explains))),
+    )
+
+
+def _is_new(remedy: Remedy, others: Sequence[Remedy]) -> bool:
+    return not any((remedy.commands, remedy.steps) == (other.commands, other.steps) for other in others)
+
+
+def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) -> LogReading | None:
+    def holds(condition: str) -> bool:
+        if condition.startswith(KNOWN_NAME):
+            name, _, value = condition[1:].partition(":")
+            return value in names.get(name, "") if value else bool(names.get(name))
+        return condition in seen
+
+    if row.role not in (LogRole.ERROR, LogRole.SYMPTOM):
+        return None
+    fitting = (one for one in row.readings if all(map(holds, one.beside)) and not any(map(holds, one.unless)))
+    return next(fitting, None)
+
+
+def _proof(reads: Sequence[_Read], names: Mapping[str, str], world: World, remedies: Remedies) -> Proof:
+    first = reads[0]
+    values = _derived({**names, **first.event.captures, "line": first.event.text}, world)
+    fill = {name: text for name, template in first.reading.fill.items() if (text := filled(template, values))}
+    cases = first.reading.cases
+    chosen = tuple(one for case in cases for one in remedies(case, **fill)[:1]) if len(cases) > 1 else remedies(*cases, **fill)
+    own = filled(first.reading.advice, values)
+    if own:
+        chosen = (Remedy(summary=own, steps=(own,), sources=first.row.basis.sources), *chosen[: MOST_REMEDIES - 1])
+    lines = [Evidence(where=read.event.where or "log", value=read.event.text) for read in reads[:MOST_LINES]]
+    severity = Severity(first.reading.severity)
+    if severity is Severity.ERROR and first.row.basis.weak:
+        severity = Severity.WARNING
+    return Proof(
+        check=first.reading.check,
+        order=first.event.order,
+        finding=Finding(
+            subject=first.subject,
+            summary=_one_line(filled(first.reading.summary, values)),
+            cause=_one_line(filled(first.reading.cause, values)),
+            expected=_one_line(filled(first.reading.expected, values)),
+            evidence=(*lines, *_beside(first.reading, names, world)),
+            remedies=chosen,
+            sources=first.row.basis.sources,
+            severity=severity,
+        ),
+    )
+
+
+def _beside(reading: LogReading, names: Mapping[str, str], world: World) -> Iterator[Evidence]:
+    for condition in reading.beside:
+        line = names.get(f"line_of_{condition.replace('-', '_')}", "")
+        if line:
+            yield Evidence(where=names.get(f"where_of_{condition.replace('-', '_')}", "") or "log", value=line)
+
+
+def _package_of(library: str, line: str, names: Mapping[str, str]) -> str:
+    """The distribution that a compiled library belongs to, as its path or its name says."""
+    installed = [name for name in names if f"/{name}/" in line or f"/{name}." in line or library.startswith(name)]
+    folder = re.search(r"(?:site|dist)-packages/(\w+)/", line)
+    if installed:
+        return max(installed, key=len).replace("_", "-")
+    stem = library.partition(".")[0].removeprefix("lib")
+    shortened = re.sub(r"(_2_cuda|_cuda|_cpp|_C|_ext|_ops|_extension)+$", "", stem)
+    return (folder[1] if folder else shortened or stem).replace("_", "-")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split()).replace(" ,", ",").replace(" .", ".").replace(" ;", ";")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 160 else f"{text[:157]}…"
+
+
+# --- names that templates may use -------------------------------------------------------------------------------------
+
+
+def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict[str, str]:
+    """What is known: facts, packages by name, and captures of clue lines; the first line wins."""
+    names: dict[str, str] = {}
+    for event in events:
+        row = world.signatures.signature(event.signature)
+        key = event.signature.replace("-", "_")
+        names.setdefault(f"line_of_{key}", event.text)
+        names.setdefault(f"where_of_{key}", event.where)
+        if row and row.role is LogRole.CLUE:
+            for name, value in event.captures.items():
+                names.setdefault(name, value)
+    names |= {name: value for name, value in (*_fact_names(sections).items(), *_slow_gpu(events).items()) if value}
+    return _derived(names, world)
+
+
+def _fact_names(sections: Sections) -> dict[str, str]:
+    build, runtime, driver = sections.torch_build.value, sections.torch_runtime.value, sections.kernel_driver.value
+    nvml, shared, platform = sections.nvml_versions.value, sections.shared_memory.value, sections.platform.value
+    gpus = sections.gpus.value or ()
+    products = list(dict.fromkeys(gpu.name for gpu in gpus if gpu.name))
+    memories = {gpu.memory_total_bytes for gpu in gpus if gpu.memory_total_bytes}
+    memlock = (sections.limits.value or {}).get("memlock")
+    toolkits = sections.cuda_toolkits.value or ()
+    used = next((toolkit for toolkit in toolkits if toolkit.is_first_on_path or toolkit.is_cuda_home), next(iter(toolkits), None))
+    names = {package.name.replace("-", "_"): package.version for package in sections.packages.value or ()}
+    names |= {f"env_{variable.name}": variable.value for variable in sections.environment.value or ()}
+    names |= {
+        "torch_cuda": (build.cuda or "") if build else "",
+        "torch_hip": (build.hip or "") if build else "",
+        "driver": driver.version if driver else nvml.driver if nvml else "",
+        "driver_cuda": (nvml.cuda_driver if nvml else "") or (runtime.driver_cuda if runtime else ""),
+        "gpu": ", ".join(products),
+        "gpu_count": str(len(gpus)) if gpus else "",
+        "mig": "yes" if any(gpu.mig_enabled or gpu.mig_instances for gpu in gpus) else "",
+        "gpu_memory": f"{max(memories) / 2**30:.0f}" if memories else "",
+        "cc": ", ".join(dict.fromkeys(gpu.compute_capability for gpu in gpus if gpu.compute_capability)),
+        "glibc": sections.libc.value.version if sections.libc.value else "",
+        "python": ".".join(sections.interpreter.value.version.split(".")[:2]) if sections.interpreter.value else "",
+        "architecture": platform.architecture if platform else "",
+        "kernel": platform.kernel_release if platform else "",
+        "shm": f"{shared.total_bytes // 2**20} MiB" if shared else "",
+        "shm_short": f"{shared.total_bytes // 2**20}M" if shared else "",
+        "memlock": ("unlimited" if memlock.soft is None else f"{memlock.soft // 1024}") if memlock else "",
+        "nvcc": (used.cuda_version or used.version) if used else "",
+        "nvcc_path": used.nvcc if used else "",
+        "wsl": sections.wsl.value.kernel_release or "WSL" if sections.wsl.value else "",
+        "container": sections.container.value.runtime if sections.container.value else "",
+    }
+    if build:
+        names["torch"] = build.version
+    return names
+
+
+def _slow_gpu(events: Sequence[LogEvent]) -> dict[str, str]:
+    """The one GPU that all slow pairs of a bandwidth table have in common, while each pair without it is fast."""
+    rates: dict[tuple[str, str], float] = {}
+    for event in events:
+        if "pair_rate" in event.captures:
+            rates.setdefault((event.captures["pair_a"], event.captures["pair_b"]), float(event.captures["pair_rate"]))
+    if len(rates) < LEAST_PAIRS:
+        return {}
+    best = max(rates.values())
+    slow = [pair for pair, rate in rates.items() if rate < best * SLOW_SHARE]
+    common = set.intersection(*(set(pair) for pair in slow)) if slow else set()
+    culprits = [gpu for gpu in common if all(pair in slow for pair in rates if gpu in pair)]
+    if len(culprits) != 1:
+        return {}
+    return {"slow_gpu": culprits[0], "slow_rate": f"{min(rates[pair] for pair in slow):g}", "fast_rate": f"{best:g}"}
+
+
+def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
+    """The names, and what the matrices make of them."""
+    values = dict(names)
+
+    def give(name: str, value: object) -> None:
+        if value:
+            values.setdefault(name, str(value))
+
+    for name, source in (
+        ("nvcc", "nvcc_short"),
+        ("bdf", "bdf_2"),
+        ("cuda_min", "cuda_min_2"),
+        ("name", "name_2"),
+        ("torch", "torch_cpu"),
+        ("torch", "torch_said"),
+    ):
+        give(name, values.get(source, ""))
+    torch_cuda = CudaVersion.parse(values.get("torch_cuda", "") or values.get("torch", "").partition("+")[2])
+    give("torch_cuda", torch_cuda)
+    give("torch_tag", torch_cuda.tag if torch_cuda else "")
+    give("torch_major", torch_cuda.major if torch_cuda else "")
+    give("torch_minor", str(torch_cuda.minor) if torch_cuda else "")
+    built = CudaVersion.parse(values.get("built_for", "").partition("+")[2])
+    give("built_tag", built.tag if built else "")
+    give("built_public", values.get("built_for", "").partition("+")[0])
+    if values.get("companion"):
+        give("companion_version", values.get(f"torch{values['companion']}", ""))
+    if values.get("count_said", "").isdecimal() and values.get("mib_said", "").isdecimal():
+        give("gib_said", f"{int(values['mib_said']) / 1024:.0f}")
+        give("total_said", f"{int(values['count_said']) * int(values['mib_said']) / 1024:.0f}")
+    give("torch_public", values.get("torch", "").partition("+")[0])
+    floor = world.cuda_toolkits.floor(torch_cuda) if torch_cuda else None
+    give("needed_driver", floor.min_driver if floor else "")
+    give("needed_branch", floor.min_driver_branch if floor else "")
+    driver = DriverVersion.parse(values.get("driver", ""))
+    give("driver_branch", driver.branch if driver else "")
+    driver_cuda = CudaVersion.parse(values.get("driver_cuda", "")) or (world.driver_branches.native_cuda(driver) if driver else None)
+    give("driver_cuda", driver_cuda)
+    if driver_cuda:
+        give("driver_cuda_tag", driver_cuda.tag)
+        newer = sorted({cuda for row in world.cuda_toolkits.releases if (cuda := row.cuda) and cuda > driver_cuda})
+        give("newer_cudas", ", ".join(str(cuda) for cuda in newer[:4]))
+        enough = world.driver_branches.branches_for(newer[0]) if newer else ()
+        give("newer_branch", enough[0].branch if enough else "")
+        give("older_major", driver_cuda.major - 1)
+    product = world.gpus.product(values.get("gpu", "").split(", ")[0])
+    if product:
+        give("cc", product.compute_capability)
+    capability_text = values.get("sm", "") or (f"sm_{values['cc'].split(',')[0].replace('.', '')}" if values.get("cc") else "")
+    give("sm", capability_text)
+    target = GpuTarget.parse(capability_text)
+    row = world.gpus.target(capability_text) if target else None
+    if target:
+        give("cc", f"{target.capability.major}.{target.capability.minor}")
+        give("architecture_name", world.gpus.architecture(target.capability))
+    first = CudaVersion.parse(row.first_cuda) if row else None
+    if first:
+        give("first_cuda", first)
+        give("first_cu", first.tag)
+    if target:
+        builds = fitting_builds(
+            values.get("torch_public", ""),
+            values.get("architecture", "") or "x86_64",
+            target.capability,
+            driver,
+            world.torch,
+            world.cuda_toolkits,
+        )
+        best = next((build for build in builds if build[1] != torch_cuda or build[0] != values.get("torch_public")), None)
+        give("wanted_torch", best[0] if best else "")
+        give("wanted_cu", best[1].tag if best else "")
+    if values.get("library") and not values.get("package"):
+        give("package", _package_of(values["library"], values.get("line", ""), values))
+    give("package_version", values.get(values.get("package", "").replace("-", "_"), ""))
+    release = world.torch.release(values.get("torch_public", ""))
+    wheel = release.x86_64 if release else None
+    if wheel:
+        give("triton_wanted", wheel.triton.removeprefix("=="))
+        give("triton_wanted_version", wheel.triton.removeprefix("==") if wheel.triton.startswith("==") else "")
+        give("nccl_wanted", wheel.pinned("nccl"))
+        give("cudnn_wanted", wheel.pinned("cudnn"))
+    return values

@@ -1,0 +1,77 @@
+"""What people write by hand above their output: `16 x NVIDIA A100`, `Ubuntu 24.04.3 LTS, 6.8.0-90-generic`, `glibc 2.28, Python 3.12`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from dsdoctor.sources.triage.fact import NAMELESS, Fact, Found, Parser, package
+from dsdoctor.sources.triage.key_values import distribution
+from dsdoctor.sources.triage.lines import Line
+from dsdoctor.sources.triage.system import kernel, toolkit
+
+FORMAT = "note"
+LINE_LIMIT = 200
+GPUS_LIMIT = 1024
+
+_MANY = re.compile(
+    r"\s{0,4}(\d{1,4})\s?[x×]\s?(NVIDIA [A-Z][\w -]{1,50}?|[ABHLTV]\d{2,3}[\w -]{0,30}?)(?:\s{1,4}(\d{4,7})\s?MiB)?\s*(?:\(.{0,80}\)|,.{0,80})?$"
+)
+_ONE = re.compile(r"(NVIDIA (?:GeForce |RTX |Tesla |TITAN )?[A-Z0-9][\w -]{0,40})$")
+_STATUS = re.compile(r"\[(?:INFO|PASS|OK|WARN|WARNING|FAIL|ERROR)\] ")
+_GLIBC = re.compile(r"glibc[ -](\d\.\d{1,3})$", re.IGNORECASE)
+_PYTHON = re.compile(r"python (3\.\d{1,2}(?:\.\d{1,3})?)$", re.IGNORECASE)
+_TORCH = re.compile(r"(?:pytorch|torch)[ =]{1,2}(\d\.\d{1,2}\S{0,60})$", re.IGNORECASE)
+_DRIVER = re.compile(r"(?:nvidia )?driver (?:version )?(\d{3}\.\d{1,3}(?:\.\d{1,3})?)$", re.IGNORECASE)
+_KERNEL = re.compile(r"(?:kernel )?(\d\.\d{1,3}\.\d{1,3}-\S{1,60})$")
+_DISTRIBUTION = re.compile(r"(?:ubuntu|debian|rocky|rhel|centos|almalinux|fedora)\b.{0,60}$", re.IGNORECASE)
+
+
+def _parse(lines: Sequence[Line]) -> Iterator[Found]:
+    for line in lines:
+        text = line.text.strip()
+        if not text or len(text) > LINE_LIMIT or text[0] in "|+{<(/":
+            continue
+        if status := _STATUS.match(text):
+            yield from _status(text[status.end() :], line)
+            continue
+        many = _MANY.match(text)
+        if many:
+            for index in range(min(int(many[1]), GPUS_LIMIT)):
+                yield Fact("gpus", "name", many[2].strip(), line, str(index), FORMAT)
+                if many[3]:
+                    yield Fact("gpus", "memory_total_bytes", int(many[3]) << 20, line, str(index), FORMAT)
+        elif ":" not in text and "=" not in text:
+            for part in text.split(","):
+                yield from _part(part.strip(), line)
+
+
+def _status(text: str, line: Line) -> Iterator[Found]:
+    """A line of another doctor: `[INFO] CUDA: nvcc 13.2, driver 580.159.03`."""
+    if found := re.search(r"\bdriver (?:version:? )?(\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b", text, re.IGNORECASE):
+        yield Fact("nvml_versions", "driver", found[1], line, format=FORMAT)
+    if found := re.search(r"\bnvcc:? (\d{1,2}\.\d{1,2})(?![\d.]*\d)", text, re.IGNORECASE):
+        yield from toolkit("nvcc", "", found[1], line, FORMAT)
+    if found := re.search(r"\bcompute (?:capability:? )?(\d{1,2}\.\d)\b", text, re.IGNORECASE):
+        index = re.search(r"\b(?:CUDA|GPU) ?\[?(\d{1,3})\b", text)
+        yield Fact("gpus", "compute_capability", found[1], line, str(int(index[1])) if index else NAMELESS, FORMAT)
+
+
+def _part(text: str, line: Line) -> Iterator[Found]:
+    if found := _GLIBC.match(text):
+        yield Fact("libc", "version", found[1], line, format=FORMAT)
+    elif found := _PYTHON.match(text):
+        yield Fact("interpreter", "version", found[1], line, format=FORMAT)
+    elif found := _TORCH.match(text):
+        yield from package("torch", found[1], line, FORMAT)
+    elif found := _DRIVER.search(text):
+        yield Fact("nvml_versions", "driver", found[1], line, format=FORMAT)
+    elif found := _KERNEL.match(text):
+        yield from kernel(found[1], line, FORMAT)
+    elif _DISTRIBUTION.match(text):
+        yield from distribution(text[:1].upper() + text[1:], line, FORMAT)
+    elif found := _ONE.match(text):
+        yield Fact("gpus", "name", found[1].strip(), line, NAMELESS, FORMAT)
+
+
+PARSERS = (Parser(FORMAT, (), _parse),)

@@ -1,0 +1,225 @@
+"""What pasted logs prove: stories of engineers who pasted a few lines, and what they must and must not be told."""
+
+from __future__ import annotations
+
+import datetime
+import fnmatch
+import os
+import random
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsdoctor.checks import CHECKS
+from dsdoctor.diagnose import diagnose
+from dsdoctor.findings import Report, Severity, Status, Verdict
+from dsdoctor.matrix import Knowledge
+from dsdoctor.sources.triage import read
+from dsdoctor.sources.triage.events import load_matcher
+from dsdoctor.sources.triage.lines import document
+
+SHARED = Path(os.environ.get("DSDOCTOR_SHARED", Path(__file__).resolve().parents[1].parent / "shared"))
+OWN_CASES = Path(__file__).parent / "cases"
+KNOWLEDGE = Knowledge()
+TODAY = datetime.date(2026, 11, 29)
+
+TOO_OLD = "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11040). Please update"
+SYMBOL = "ImportError: /opt/env/vllm/_C.abi3.so: undefined symbol: cuTensorMapEncodeTiled"
+E803 = (
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 803: system has unsupported display driver / cuda driver combination"
+)
+E802 = "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
+ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
+NOMEM = "misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+TRITON_KEY = "ImportError: cannot import name 'triton_key' from 'triton.compiler.compiler'"
+
+
+def triage(*texts: str) -> Report:
+    parsed = read([document(f"{number}.txt", text + "\n") for number, text in enumerate(texts, 1)], load_matcher(KNOWLEDGE))
+    return diagnose(parsed.snapshot, KNOWLEDGE, CHECKS, today=TODAY)
+
+
+def checks(report: Report) -> list[str]:
+    return [item.check for item in report.diagnosis]
+
+
+def errors(report: Report) -> set[str]:
+    return {item.check for item in report.diagnosis if item.severity is Severity.ERROR}
+
+
+def words(report: Report) -> str:
+    first = report.diagnosis[0]
+    return f"{first.summary} {first.cause} {first.expected}"
+
+
+def test_a_missing_driver_symbol_is_an_old_driver_and_no_abi_mismatch() -> None:
+    report = triage("PyTorch version: 2.4.0+cu121\nCUDA used to build PyTorch: 12.1", f"{SYMBOL}\n{TOO_OLD}")
+    assert checks(report)[0] == "driver.too-old-for-cuda"
+    assert "package.abi-mismatch" not in checks(report)
+    assert "11.4" in words(report)
+    assert [item.where for item in report.diagnosis[0].evidence if "cuTensorMap" in item.value] == ["2.txt:1"]
+
+
+def test_803_under_a_new_driver_never_asks_for_a_newer_one() -> None:
+    report = triage("| NVIDIA-SMI 580.105.08   Driver Version: 580.105.08   CUDA Version: 13.0 |", E803)
+    assert checks(report)[0] == "driver.compat-library-shadows"
+    assert not any("upgrade the driver" in remedy.summary.lower() for remedy in report.diagnosis[0].remedies)
+
+
+def test_803_beside_a_library_mismatch_is_the_mismatch() -> None:
+    report = triage(f"Failed to initialize NVML: Driver/library version mismatch\n{E803}")
+    assert errors(report) == {"driver.library-mismatch"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "check"),
+    [
+        ("Unit nvidia-fabricmanager.service could not be found.", "fabric.manager-not-running"),
+        (
+            "fabric manager NVIDIA GPU driver interface version 550.54.14 don't match with driver version 550.54.15.",
+            "fabric.manager-version-mismatch",
+        ),
+        ("", "fabric.not-initialized"),
+    ],
+)
+def test_802_is_told_by_what_stands_beside_it(beside: str, check: str) -> None:
+    assert check in errors(triage(f"{beside}\n{E802}"))
+
+
+def test_a_second_device_under_mig_after_ray_and_alone() -> None:
+    mig = "GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1)\n  MIG 1g.5gb     Device  0: (UUID: MIG-1)"
+    assert "gpu.mig-limits" in errors(triage(mig, ORDINAL))
+    assert checks(triage("ray start --head\nexport CUDA_VISIBLE_DEVICES=3,6", ORDINAL))[0] == "env.cuda-visible-devices"
+    assert errors(triage(ORDINAL)) == set()  # it may be either: never an error on suspicion
+
+
+@pytest.mark.parametrize(("torch", "triton", "wanted"), [("2.8.0", "3.5.0", "3.4"), ("2.8.0", "3.3.0", "3.4")])
+def test_triton_too_new_and_too_old_have_one_message(torch: str, triton: str, wanted: str) -> None:
+    report = triage(f"torch     {torch}\ntriton    {triton}", TRITON_KEY)
+    assert checks(report)[0] == "package.triton-torch-mismatch"
+    assert triton in words(report)
+    assert wanted in words(report)
+
+
+def test_no_space_left_is_shared_memory_where_the_line_says_so() -> None:
+    shm = "NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 33030532 bytes, error: No space left on device (28)"
+    assert errors(triage(shm)) == {"system.shm-too-small"}
+    assert errors(triage("OSError: [Errno 28] No space left on device: '/data/model.bin'")) == {"system.disk-full"}
+    torn = shm.replace("error: No", "error:\nNo")
+    assert "system.disk-full" not in errors(triage(torn))
+
+
+def test_registration_fails_for_other_reasons_than_memlock() -> None:
+    assert "system.memlock-limited" in errors(triage("$ ulimit -l\n64", NOMEM))
+    assert errors(triage("NCCL_BUFFSIZE=4294967296", NOMEM)) == {"env.invalid-value"}
+    report = triage("max locked memory           (kbytes, -l) unlimited", NOMEM)
+    assert "system.memlock-limited" not in checks(report)
+
+
+def test_the_first_error_in_time_leads_and_what_follows_is_no_finding() -> None:
+    report = triage(
+        "INFO 11-29 13:00:00 loading\n"
+        "/tmp/x/main.c:5:10: fatal error: Python.h: No such file or directory\n"
+        "subprocess.CalledProcessError: Command '['/usr/bin/gcc']' returned non-zero exit status 1.\n"
+        "RuntimeError: Engine core initialization failed. See root cause above.\n"
+        "ncclSystemError: unhandled system error (run with NCCL_DEBUG=INFO for details)"
+    )
+    assert checks(report) == ["toolchain.no-python-headers"]
+    assert report.diagnosis[0].evidence[0].where == "1.txt:2"
+
+
+def test_consequences_alone_are_no_diagnosis() -> None:
+    report = triage("RuntimeError: Engine core initialization failed.\nWatchdog caught collective operation timeout: WorkNCCL(SeqNum=2)")
+    assert report.diagnosis == ()
+    assert report.verdict is Verdict.UNKNOWN
+
+
+def test_several_causes_are_named_in_order_with_what_tells_them_apart() -> None:
+    report = triage("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)")
+    doubted = [item for item in report.outcomes if any("causes that fit" in doubt.reason for doubt in item.doubts)]
+    assert {item.check for item in doubted} == {"gpu.lost", "driver.open-module-required", "driver.too-old-for-gpu"}
+    assert all(item.status is Status.UNKNOWN and item.settle for item in doubted)
+
+
+def test_lines_join_the_evidence_of_what_facts_show() -> None:
+    report = triage(
+        "Filesystem      Size  Used Avail Use% Mounted on\nshm              64M     0   64M   0% /dev/shm",
+        "NCCL WARN Error: failed to extend /dev/shm/nccl-a to 9637888 bytes",
+    )
+    found = [item for item in report.diagnosis if item.check == "system.shm-too-small"]
+    assert len(found) == 1
+    assert any(item.where == "2.txt:1" for item in found[0].evidence)
+    assert found[0].severity is Severity.ERROR
+
+
+def test_ordinary_lines_prove_nothing() -> None:
+    report = triage(
+        "NCCL version 2.28.9+cuda13.0\nNET/IB : No device found.\nUsing network Socket\n"
+        "NVLS multicast support is not available on dev 0\nChannel 00/0 : 0[0] -> 1[1] via P2P/CUMEM\nInit COMPLETE"
+    )
+    assert report.diagnosis == ()
+
+
+def test_what_stands_in_a_line_enters_no_command_unquoted() -> None:
+    report = triage("ImportError: /x/evil$(reboot)_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi")
+    assert not any("$(reboot)" in command for item in report.diagnosis for remedy in item.remedies for command in remedy.commands)
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+
+def cases() -> list[Any]:
+    folders = [OWN_CASES, SHARED / "cases"]
+    paths = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("*.yaml"))]
+    return [pytest.param(yaml.safe_load(path.read_text(encoding="utf-8")), id=path.stem) for path in paths]
+
+
+def accepted() -> Mapping[str, Sequence[str]]:
+    sys.path.insert(0, str(SHARED / "tools"))
+    try:
+        return pytest.importorskip("score_cases").ACCEPTED
+    finally:
+        sys.path.pop(0)
+
+
+def patterns_of(case: Mapping[str, Any]) -> list[str]:
+    also = case.get("also") or []
+    classes = [case.get("class", "healthy"), *([also] if isinstance(also, str) else also)]
+    return [pattern for name in classes for pattern in accepted().get(name, ())]
+
+
+COARSER = {"nouveau-secureboot": ("driver.absent",)}
+"""What is also true, and all that can be said, when the lines that tell more are missing."""
+
+
+def foreign_errors(case: Mapping[str, Any], report: Report) -> set[str]:
+    right = [*patterns_of(case), *COARSER.get(case.get("class", "healthy"), ())]
+    return {check for check in errors(report) if not any(fnmatch.fnmatch(check, pattern) for pattern in right)}
+
+
+@pytest.mark.parametrize("case", cases())
+def test_a_case_raises_no_other_error(case: Mapping[str, Any]) -> None:
+    assert foreign_errors(case, triage(*(block["text"] for block in case["evidence"]))) == set()
+
+
+@given(st.sampled_from(cases()), st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_cut_shuffled_and_prefixed_evidence_never_becomes_another_error(parameter: Any, chance: random.Random) -> None:
+    case = parameter.values[0]
+    blocks = [block["text"] for block in case["evidence"]]
+    change = chance.choice(("drop", "cut", "prefix", "shuffle"))
+    if change == "drop":
+        blocks.pop(chance.randrange(len(blocks)))
+    elif change == "cut":
+        blocks = [text[: chance.randrange(len(text) + 1)] for text in blocks]
+    elif change == "prefix":
+        blocks = ["\n".join(f"(EngineCore_DP0 pid=123) {line}" for line in text.split("\n")) for text in blocks]
+    else:
+        chance.shuffle(blocks)
+    assert foreign_errors(case, triage(*blocks or [""])) == set()
