@@ -48,7 +48,7 @@ KINDS: Mapping[str, str] = {
     "nccl": "dsdoctor.rows:Nccl",
     "nvidia-wheels": "dsdoctor.rows:NvidiaWheels",
     "smoke-thresholds": "dsdoctor.rows:SmokeThresholds",
-    "stack-needs": "dsdoctor.advise.needs:StackNeeds",
+    "stack-needs": "dsdoctor.rows_needs:StackNeeds",
     "system-needs": "dsdoctor.rows:SystemNeeds",
     "topologies": "dsdoctor.rows_topology:Topologies",
     "torch": "dsdoctor.rows:Torch",

@@ -11,7 +11,6 @@ from typing import Any
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from dsdoctor.advise.needs import PackageNeed, StackNeeds
 from dsdoctor.advise.node import Node
 from dsdoctor.rows import (
     Companion,
@@ -26,6 +25,7 @@ from dsdoctor.rows import (
     TorchRelease,
     TorchWheel,
 )
+from dsdoctor.rows_needs import PackageNeed, StackNeeds
 from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget, LibraryVersion
 
 FACTS_OF_NODE = ("gpu", "driver", "architecture", "glibc", "python")
