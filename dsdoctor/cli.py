@@ -212,7 +212,9 @@ def triage(
         knowledge = _knowledge(matrix)
         parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
         snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))
-        parts = dataclasses.replace(parts, notices=(*parts.notices, *page.notices(parsed.understood, parsed.conflicts, parsed.failures, parsed.lines)))
+        parts = dataclasses.replace(
+            parts, notices=(*parts.notices, *page.notices(parsed.understood, parsed.conflicts, parsed.failures, parsed.lines))
+        )
         if explain_parse:
             events = snapshot.sections.log_events.value or ()
             if format is ReportFormat.JSON:
@@ -304,11 +306,11 @@ def smoke(
     timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
 ) -> None:
-    """Only the GPU tests, with numbers and the share of the hardware's peak."""
+    """Only the GPU tests, with numbers and the share of the hardware's peak, and what explains a test that fails."""
 
     def run() -> int:
         from dsdoctor import plugins
-        from dsdoctor.checks import select
+        from dsdoctor.checks import select, with_causes
 
         known = plugins.smoke_test_names()
         for name in names:
@@ -317,7 +319,8 @@ def smoke(
 
                 raise UsageError(f"there is no GPU test '{name}'; the tests are {', '.join(known)}")
         parts = plugins.load()
-        checks = select(parts.checks, only=("smoke", "attention", "gpu.no-fp8"))
+        chosen = select(parts.checks, only=("smoke", "attention", "gpu.no-fp8"))
+        checks = with_causes(chosen, parts.checks)
         level = "full" if full else "default"
         with _examining(python, gpu, timeout, _not_needed(checks), tuple(names), level) as take_snapshot:
             snapshot = take_snapshot("this machine")
@@ -346,12 +349,13 @@ def advise(
     """What can this node run, what after which change, and why nothing newer? Without options about a node: this one."""
 
     def run() -> int:
-        from dsdoctor import advise as adviser
+        from dsdoctor.advise import answer as adviser
         from dsdoctor.advise import image as images
         from dsdoctor.advise import node as nodes
+        from dsdoctor.advise.catalogue import Shelf
         from dsdoctor.render import advice as page
 
-        shelf = adviser.Shelf.of(_knowledge(matrix).matrix)
+        shelf = Shelf.of(_knowledge(matrix).matrix)
         described = bool(gpu or driver or glibc or arch)
         node = nodes.node_from_options(gpu, driver, glibc, arch, shelf.gpus) if described else _this_node(shelf.gpus)
         if nodes.is_python_version(python):
@@ -384,11 +388,17 @@ class TopoFormat(str, enum.Enum):
 def topo(
     source: Annotated[
         str,
-        typer.Option("--from", metavar="FILE", help="A recording, topo -m text, NCCL topology XML, hwloc XML, example:NAME or -. Default: this node."),
+        typer.Option(
+            "--from", metavar="FILE", help="A recording, topo -m text, NCCL topology XML, hwloc XML, example:NAME or -. Default: this node."
+        ),
     ] = "",
-    format: Annotated[TopoFormat, typer.Option("--format", "-f", help="What to print: terminal, json, svg, html or nccl-xml.")] = TopoFormat.TERMINAL,
+    format: Annotated[
+        TopoFormat, typer.Option("--format", "-f", help="What to print: terminal, json, svg, html or nccl-xml.")
+    ] = TopoFormat.TERMINAL,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE", help="Write it there instead of to standard output.")] = "-",
-    reference: Annotated[str, typer.Option("--reference", metavar="ID", help="Compare with this machine. See: dsdoctor matrix show topologies")] = "",
+    reference: Annotated[
+        str, typer.Option("--reference", metavar="ID", help="Compare with this machine. See: dsdoctor matrix show topologies")
+    ] = "",
     matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """How GPUs, NICs, NUMA nodes and switches are wired; suggested groups and bindings; differences from the product's reference."""
@@ -411,7 +421,9 @@ def topo(
             from dsdoctor.render import topology as page
 
             colour = _colour() and output == "-"
-            text = page.document(shown) if format is TopoFormat.JSON else page.render(shown, width=_width(), colour=colour, unicode=_unicode())
+            text = (
+                page.document(shown) if format is TopoFormat.JSON else page.render(shown, width=_width(), colour=colour, unicode=_unicode())
+            )
         _write_file(output, text if text.endswith("\n") else f"{text}\n")
         return 0
 
@@ -701,7 +713,9 @@ def _diagnose(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepte
 
     from dsdoctor import diagnose
 
-    return diagnose.diagnose(snapshot, _in_force(parts.matrices), checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices)
+    return diagnose.diagnose(
+        snapshot, _in_force(parts.matrices), checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices
+    )
 
 
 def _report(

@@ -36,13 +36,16 @@ from dsdoctor.plain import to_plain
 
 
 class KnowledgeSource(Protocol):
-    """What judgement needs of the knowledge: matrices by name, remedies bound to a check and a reader, and a stamp."""
+    """What judgement needs of the knowledge: matrices by name, remedies bound to a check and a reader, advice about a node, and a stamp."""
 
     def matrix(self, name: str) -> Any:
         """The matrix of that parameter name, loaded on first use."""
 
     def remedies(self, check_id: str, sections: Sections) -> Any:
         """The remedies of a check, for the platform that the sections describe."""
+
+    def advice(self, sections: Sections) -> Any:
+        """What can run on the node that the sections describe; nothing is loaded before it is asked."""
 
     def stamp(self, today: datetime.date) -> KnowledgeStamp:
         """Digest and date of the knowledge in force."""
@@ -149,6 +152,8 @@ def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: 
         arguments |= {name: knowledge.matrix(name) for name in check.matrices}
         if "remedies" in check.extras:
             arguments["remedies"] = knowledge.remedies(check.id, sections)
+        if "advice" in check.extras:
+            arguments["advice"] = knowledge.advice(sections)
         if "today" in check.extras:
             arguments["today"] = today
         said = list(check.judge(**arguments))
@@ -170,15 +175,13 @@ def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: Knowledg
     """The judgements, together with what log lines prove and suggest."""
     from dsdoctor.checks._from_log import World, doubts, joined, proofs
 
-    names = ("cuda_toolkits", "driver_branches", "gpus", "torch")
+    names = ("cuda_toolkits", "driver_branches", "gpus", "health_limits", "torch")
     world = World(signatures=knowledge.matrix("log_signatures_matrix"), **{name: knowledge.matrix(f"{name}_matrix") for name in names})
     all_judged = {item.check.id: item for item in judged}
     for proof in proofs(sections, world, lambda check_id: knowledge.remedies(check_id, sections)):
-        severity = proof.finding.severity or Severity.ERROR
-        item = all_judged.get(proof.check) or _Judged(
-            Check(id=proof.check, severity=severity, judge=_from_log_only),
-            Outcome(check=proof.check, status=Status.UNKNOWN, severity=severity, title=proof.finding.summary),
-        )
+        item = all_judged.get(proof.check)
+        if item is None:  # not among the checks that were asked for
+            continue
         if item.findings and item.log_order is None:
             first, *others = item.findings
             findings = (joined(first, item.check.severity, proof.finding), *others)
@@ -190,10 +193,9 @@ def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: Knowledg
         all_judged[proof.check] = replace(item, outcome=outcome, findings=findings, log_order=order)
     failed = [name for name, item in all_judged.items() if item.findings]
     for check_id, doubt in doubts(sections, world, failed):
-        item = all_judged.get(check_id) or _Judged(
-            Check(id=check_id, severity=Severity.ERROR, judge=_from_log_only),
-            Outcome(check=check_id, status=Status.UNKNOWN, severity=Severity.ERROR, title=doubt.reason),
-        )
+        item = all_judged.get(check_id)
+        if item is None:
+            continue
         reason = f"{doubt.subject}: {doubt.reason}"
         outcome = replace(
             item.outcome,
@@ -204,11 +206,6 @@ def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: Knowledg
         )
         all_judged[check_id] = replace(item, outcome=outcome)
     return list(all_judged.values())
-
-
-def _from_log_only() -> tuple[Finding, ...]:
-    """A problem that only logs show here."""
-    return ()
 
 
 def _blocked(check: Check, sections: Sections) -> tuple[Status, str] | None:

@@ -32,6 +32,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "libstdcxx": ("path",),
     "directories": ("purpose",),
     "device_nodes": ("path",),
+    "network_interfaces": ("kind", "name"),
     "services": ("name",),
     "pci_devices": ("address",),
     "cuda_toolkits": ("path",),

@@ -237,6 +237,19 @@ class EnvironmentVariable:
     """The value as the process sees it; secrets are never collected."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkInterface:
+    """One network interface or RDMA adapter that this process can use; addresses are never collected."""
+
+    name: str
+    kind: str
+    """ethernet, infiniband, virtual (loopback, bridge, bond, tunnel …), rdma (an adapter such as mlx5_0) or other."""
+    up: bool | None = None
+    """Up and with a carrier; of an adapter: some port is active."""
+    loopback: bool = False
+    speed_mbit_per_s: int | None = None
+
+
 # --- the driver -------------------------------------------------------------------------------------------------------
 
 
@@ -807,6 +820,7 @@ class Sections:
     virtualization: Section[Virtualization] = NOT_ASKED
     device_nodes: Section[tuple[DeviceNode, ...]] = NOT_ASKED
     environment: Section[tuple[EnvironmentVariable, ...]] = NOT_ASKED
+    network_interfaces: Section[tuple[NetworkInterface, ...]] = NOT_ASKED
     kernel_driver: Section[KernelDriver] = NOT_ASKED
     driver_module_file: Section[DriverModuleFile] = NOT_ASKED
     secure_boot: Section[SecureBoot] = NOT_ASKED

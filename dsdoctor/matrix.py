@@ -104,6 +104,12 @@ class Knowledge:
 
         return remedies_for(check_id, sections, self.load_table)
 
+    def advice(self, sections: Sections) -> Any:
+        """What can run on the node that the sections describe; nothing is loaded before it is asked."""
+        from dsdoctor.advise.for_checks import NodeAdvice
+
+        return NodeAdvice(sections, self.matrix)
+
     def stamp(self, today: datetime.date) -> KnowledgeStamp:
         """Digest over all files, the newest date on which one was checked, and whether that is too long ago."""
         digest, newest = _built_in_stamp()

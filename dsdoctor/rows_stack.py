@@ -35,6 +35,8 @@ class LibraryRequirement:
     library: str
     line: str = ""
     """Which releases: a version, or since and until when."""
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Distribution to the PEP 440 range of its releases that belong to this line; an empty range: its versions do not tell."""
     capabilities: tuple[str, ...] = ()
     """Compute capabilities that it serves: 9.0, or 10.x for a family."""
     refused: tuple[str, ...] = ()
@@ -47,6 +49,8 @@ class LibraryRequirement:
     min_nvshmem: str = ""
     min_python: str = ""
     min_glibc: str = ""
+    min_driver_cuda: str = ""
+    """The CUDA of the driver from which on it works as the text says."""
     compiler: str = ""
     requires: Mapping[str, str] = field(default_factory=dict)
     """Package to PEP 440 range."""
@@ -59,6 +63,21 @@ class LibraryRequirement:
         if _names(self.refused, capability):
             return False
         return True if _names(self.capabilities, capability) else None
+
+    def cuda_for(self, capability: ComputeCapability) -> str:
+        """The oldest toolkit for that capability; empty when the row says nothing."""
+        names = (str(capability), f"{capability.major}.x", "any")
+        return next((self.min_cuda[name] for name in names if name in self.min_cuda), "")
+
+    def may_be(self, package: str, version: str) -> bool:
+        """Whether that release of a distribution may belong to this line."""
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+        from packaging.version import InvalidVersion
+
+        try:
+            return package in self.packages and SpecifierSet(self.packages[package]).contains(version, prereleases=True)
+        except (InvalidSpecifier, InvalidVersion):
+            return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -20,6 +20,7 @@ PROBES: tuple[Probe, ...] = (
             "virtualization",
             "device_nodes",
             "environment",
+            "network_interfaces",
         ),
     ),
     Probe(

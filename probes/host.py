@@ -1,7 +1,8 @@
-"""Read what kind of machine this is: system, processor, memory, limits, container, hypervisor, device files and environment."""
+"""Read what kind of machine this is: system, processor, memory, limits, container, hypervisor, device files, environment and network."""
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import math
 import os
@@ -18,6 +19,7 @@ from dsdoctor.facts import (
     Identity,
     Libc,
     Memory,
+    NetworkInterface,
     NumaNode,
     Platform,
     Section,
@@ -49,6 +51,7 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
         "virtualization": _virtualization(host),
         "device_nodes": _device_nodes(host),
         "environment": _environment(host),
+        "network_interfaces": _network_interfaces(host),
     }
 
 
@@ -520,3 +523,64 @@ def _environment(host: Host) -> Section[Any]:
         if matters(name) and not SECRET_IN_VALUE.search(value)
     )
     return known(found, "environment of the doctor")
+
+
+# --- network ----------------------------------------------------------------------------------------------------------
+
+INTERFACES, ADAPTERS = "/sys/class/net", "/sys/class/infiniband"
+NAMES_IN_THIS_NAMESPACE = "/proc/self/net/dev"
+UP_FLAG, LOOPBACK_FLAG = 0x1, 0x8
+"""IFF_UP and IFF_LOOPBACK of linux/if.h; what `flags` says."""
+KIND_BY_TYPE = {"1": "ethernet", "32": "infiniband"}
+"""ARPHRD_ETHER and ARPHRD_INFINIBAND of linux/if_arp.h; what `type` says."""
+
+
+def _network_interfaces(host: Host) -> Section[Any]:
+    # A process that left the namespace for which /sys was mounted sees other names there; /proc follows the process.
+    names = parse_net_dev(_read(host, NAMES_IN_THIS_NAMESPACE)) or _names_in(host, INTERFACES)
+    if not names:
+        return unreadable(f"neither {NAMES_IN_THIS_NAMESPACE} nor {INTERFACES} can be read")
+    interfaces = (_interface(host, name) for name in names)
+    adapters = (_adapter(host, name) for name in _names_in(host, ADAPTERS))
+    return known((*interfaces, *adapters), f"{INTERFACES}, {ADAPTERS}")
+
+
+def _names_in(host: Host, folder: str) -> tuple[str, ...]:
+    """The devices of a class; beside them may lie files, such as bonding_masters."""
+    try:
+        return tuple(name for name in host.list_directory(folder) if host.is_directory(f"{folder}/{name}"))
+    except OSError:
+        return ()
+
+
+def parse_net_dev(text: str) -> tuple[str, ...]:
+    """The names in a text of /proc/net/dev, sorted."""
+    return tuple(sorted(match[1] for line in text.splitlines() if (match := re.match(r" *([^\s:|/]{1,15}): *[0-9]+ ", line))))
+
+
+def _interface(host: Host, name: str) -> NetworkInterface:
+    folder = f"{INTERFACES}/{name}"
+    flags_text = host.first_line(f"{folder}/flags") or ""
+    flags = int(flags_text, 16) if re.fullmatch(r"0x[0-9a-fA-F]{1,8}", flags_text) else None
+    is_virtual = "/devices/virtual/" in host.real_path(folder)
+    speed = _number(host.first_line(f"{folder}/speed"))
+    return NetworkInterface(
+        name=name,
+        kind="virtual" if is_virtual else KIND_BY_TYPE.get(host.first_line(f"{folder}/type") or "", "other"),
+        # Drivers that do not tell their carrier (and the loopback) say "unknown" while they work.
+        up=None if flags is None else bool(flags & UP_FLAG) and host.first_line(f"{folder}/operstate") in ("up", "unknown"),
+        loopback=name == "lo" if flags is None else bool(flags & LOOPBACK_FLAG),
+        speed_mbit_per_s=speed if speed is not None and speed > 0 else None,
+    )
+
+
+def _adapter(host: Host, name: str) -> NetworkInterface:
+    ports = f"{ADAPTERS}/{glob.escape(name)}/ports/*"
+    states = [host.first_line(path) or "" for path in host.glob(f"{ports}/state")]
+    rates = [re.match(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec", host.first_line(path) or "") for path in host.glob(f"{ports}/rate")]
+    return NetworkInterface(
+        name=name,
+        kind="rdma",
+        up=any("ACTIVE" in state for state in states) if states else None,
+        speed_mbit_per_s=max((round(float(rate[1]) * 1000) for rate in rates if rate), default=None),
+    )

@@ -1,7 +1,9 @@
-"""Make the recordings that ship in dsdoctor/examples.
+"""Make the recordings that ship in dsdoctor/examples, and those of tests/recordings.
 
     python tests/make_examples.py                              build the edited ones again from the real ones
-    python tests/make_examples.py import NAME FILE [SMOKE]     take in a real recording (redacted here), or one section `smoke` beside it
+    python tests/make_examples.py import NAME FILE [SMOKE]     take in a real recording or report (redacted here), and the section `smoke` of a file beside it
+
+    python tests/make_examples.py story NAME FILE              keep of a real report what the stories of tests/recordings need
 
 `RECORDED` are real nodes, some with a fault made on purpose. `BUILT` is the four-GPU node, put together from what nvidia-smi and sysfs said
 there. `EDITED` are those with named edits: each edit is a function below, and its docstring says what it changes and why a real machine
@@ -19,7 +21,7 @@ import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +66,13 @@ from dsdoctor.facts import (
     unreadable,
 )
 from dsdoctor.plain import from_plain, to_plain
-from dsdoctor.sources import live
+from dsdoctor.sources import live, replay
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "dsdoctor" / "examples"
 SHARED = Path(os.environ.get("DSDOCTOR_SHARED", ROOT.parent / "shared"))
 FOUR_GPUS = SHARED / "recordings" / "h200x4"
+STORIES = ROOT / "tests" / "recordings"
 
 Edit = Callable[[Sections], Sections]
 
@@ -131,13 +134,32 @@ def write(name: str, snapshot: Snapshot) -> None:
 
 
 def import_recording(name: str, file: Path, smoke: Path | None) -> Snapshot:
-    """A real recording as it may be shipped: redacted, with its label, and with the results of smoke tests that were run beside it."""
-    snapshot: Snapshot = from_plain(Snapshot, json.loads(file.read_text()))
+    """A real recording or report as it may be shipped: redacted, with its label, and with the results of smoke tests that were run beside it."""
+    snapshot = replay.load(str(file))
     if smoke is not None:
         section = live.read_sections({"smoke": json.loads(smoke.read_text())})
         snapshot = replace(snapshot, sections=replace(snapshot.sections, **section))
     about = RECORDED[name]
     return redact.redact(replace(snapshot, origin=Origin(kind="live", label=about.label, made_by=about.made_by)))
+
+
+STORY_SECTIONS = ("platform", "container", "environment", "network_interfaces", "gpus", "smoke")
+
+
+def write_story(name: str, file: Path) -> None:
+    """Keep of a real report the sections that its story needs, redacted."""
+    whole = replay.load(str(file))
+    left_out = not_asked("not part of this story")
+    kept = {section.name: left_out for section in fields(Sections) if section.name not in STORY_SECTIONS}
+    snapshot = redact.redact(
+        replace(whole, origin=Origin(kind="live", label=name), sections=replace(whole.sections, **kept), probe_runs=())
+    )
+    plain = to_plain(snapshot)
+    plain["sections"] = {name: section for name, section in plain["sections"].items() if name not in kept}
+    STORIES.mkdir(exist_ok=True)
+    path = STORIES / f"{name}.json"
+    path.write_text(json.dumps(plain, indent=1) + "\n")
+    print(f"{path.name}: {path.stat().st_size / 1000:.1f} kB")
 
 
 def build(name: str) -> Snapshot:
@@ -827,10 +849,14 @@ def two_nccl_wheels(sections: Sections) -> Sections:
 
 # --- the examples -----------------------------------------------------------------------------------------------------
 
-ON_THE_NODE = "recorded with dsdoctor record in a container on a virtual machine with one NVIDIA H200, and redacted"
+ON_THE_NODE = "recorded with dsdoctor in a container on a virtual machine with one NVIDIA H200, and redacted"
 
 RECORDED: Mapping[str, Recorded] = {
     "h200-healthy": Recorded(label="one H200 in a container on a virtual machine, healthy", made_by=f"{ON_THE_NODE}; nothing edited"),
+    "h200x2-healthy": Recorded(
+        label="two H200 of an NVSwitch board in a container on a virtual machine, healthy",
+        made_by="recorded with dsdoctor in a container on a virtual machine with two NVIDIA H200, and redacted; nothing edited",
+    ),
     "cuda-visible-devices-out-of-range": Recorded(
         label="CUDA_VISIBLE_DEVICES names GPU 7 where one GPU is visible",
         made_by=f"{ON_THE_NODE}, with CUDA_VISIBLE_DEVICES=7 in the environment; nothing edited",
@@ -883,14 +909,19 @@ EDITED: Mapping[str, Edited] = {
 def main() -> None:
     """Take in a real recording, or build the others again."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", nargs="?", choices=("import",))
-    parser.add_argument("name", nargs="?", choices=sorted(RECORDED))
+    parser.add_argument("what", nargs="?", choices=("import", "story"))
+    parser.add_argument("name", nargs="?")
     parser.add_argument("file", nargs="?", type=Path)
     parser.add_argument("smoke", nargs="?", type=Path)
     given = parser.parse_args()
     if given.what:
         if given.name is None or given.file is None:
-            parser.error("import takes a name and a file")
+            parser.error(f"{given.what} takes a name and a file")
+        if given.what == "story":
+            write_story(given.name, given.file)
+            return
+        if given.name not in RECORDED:
+            parser.error(f"the examples that were recorded are {', '.join(sorted(RECORDED))}")
         write(given.name, import_recording(given.name, given.file, given.smoke))
         return
     for name in (*(BUILT if FOUR_GPUS.is_dir() else ()), *EDITED):

@@ -18,17 +18,18 @@ from hypothesis import strategies as st
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from dsdoctor.advise import Node, Shelf, advise, best_stack, newest_torch_sentence
 from dsdoctor.advise import image as images
-from dsdoctor.advise.answer import Advice, Stack
-from dsdoctor.advise.catalogue import Catalogue, glibc_of_tag, python_tag_fits, some_version_in, wanted_package
-from dsdoctor.advise.node import driver_of, glibc_of, gpu_of, node_from_facts, node_from_options, python_of
+from dsdoctor.advise.answer import Advice, Stack, advise, best_stack, newest_torch_sentence
+from dsdoctor.advise.catalogue import Catalogue, Shelf, glibc_of_tag, python_tag_fits, some_version_in, wanted_package
+from dsdoctor.advise.for_checks import NodeAdvice
+from dsdoctor.advise.node import Node, driver_of, glibc_of, gpu_of, node_from_facts, node_from_options, python_of
 from dsdoctor.advise.search import Failed, search, smallest_clash
 from dsdoctor.errors import UsageError
 from dsdoctor.facts import Gpu, Interpreter, Libc, NvmlVersions, Platform, Sections, absent, known
 from dsdoctor.findings import Disruption
 from dsdoctor.matrix import Knowledge
 from dsdoctor.render import advice as page
+from dsdoctor.versions import ComputeCapability
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = Path(os.environ.get("DSDOCTOR_SHARED", ROOT.parent / "shared"))
@@ -395,3 +396,50 @@ def test_without_options_the_command_looks_at_this_node() -> None:
     done = run()
     assert done.returncode in (0, 1), done.stderr
     assert "Python" in done.stdout
+
+
+# --- advice for checks ------------------------------------------------------------------------------------------------
+
+
+def _old_driver(name: str, capability: str, driver: str) -> Sections:
+    return Sections(
+        gpus=known((Gpu(index=0, name=f"NVIDIA {name}", compute_capability=capability),)), nvml_versions=known(NvmlVersions(driver=driver))
+    )
+
+
+def test_advice_loads_nothing_before_it_is_asked() -> None:
+    asked: list[str] = []
+
+    def matrix(name: str) -> Any:
+        asked.append(name)
+        return Knowledge().matrix(name)
+
+    advice = NodeAdvice(_old_driver("H200", "9.0", "535.129.03"), matrix)
+    assert asked == []
+    pin = advice.newest_torch()
+    assert pin is not None
+    assert (pin.version, pin.build) == ("2.10.0", "cu128")
+    assert "torch" in asked
+
+
+def test_the_build_of_a_release_is_the_one_that_this_driver_runs() -> None:
+    advice = Knowledge().advice(_old_driver("H200", "9.0", "535.129.03"))
+    pin = advice.torch_build("2.11.0")
+    assert pin is not None
+    assert pin.build == "cu128"
+    assert advice.torch_build("2.14.0") is None, "CUDA 13 only"
+    assert advice.torch_build("0.0.1") is None, "a release that is not known"
+
+
+def test_of_several_gpus_the_one_that_is_asked_for_counts() -> None:
+    cards = (
+        Gpu(index=0, name="Tesla V100-SXM2-32GB", compute_capability="7.0"),
+        Gpu(index=1, name="NVIDIA B200", compute_capability="10.0"),
+    )
+    advice = Knowledge().advice(Sections(gpus=known(cards), nvml_versions=known(NvmlVersions(driver="580.95.05"))))
+    pins = [advice.newest_torch(), advice.for_gpu("NVIDIA B200", ComputeCapability(10, 0)).newest_torch()]
+    assert [pin.build for pin in pins if pin] == ["cu128", "cu132"]
+
+
+def test_no_driver_no_sentence() -> None:
+    assert Knowledge().advice(Sections()).newest_torch_sentence() == ""

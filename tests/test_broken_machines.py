@@ -144,7 +144,8 @@ def test_driver_535_under_torch_for_cuda_13() -> None:
     for figure in ("535.129.03", "580.65.06", "2.11.0+cu130", "CUDA 13"):
         assert figure in text
     assert "cuda-compat-13-0" in text, "the third way, on a data-centre GPU"
-    assert any("cu128" in command or "cu126" in command for remedy in first.remedies for command in remedy.commands)
+    assert first.expected == "on this driver the newest torch is 2.10.0+cu128; or install driver >= 580.65.06, then 2.15.0"
+    assert any("torch==2.10.0" in command and "cu128" in command for remedy in first.remedies for command in remedy.commands)
 
 
 def _with_driver(sections: Sections, version: str, cuda: str) -> Sections:
@@ -378,6 +379,10 @@ def everything(section: Section[Any]) -> Sections:
     return Sections(**{field.name: section for field in dataclasses.fields(Sections)})
 
 
+JUDGE_WHAT_WAS_PASTED = {"nccl.version-differs", "capacity.does-not-fit"}
+"""Checks of command lines and logs alone, which no machine has: without any the question does not arise."""
+
+
 @pytest.mark.parametrize(
     "section", [unreadable("/sys and /proc are not there"), not_asked("nobody looked")], ids=["unreadable", "not asked"]
 )
@@ -386,11 +391,11 @@ def test_nothing_is_known_so_nothing_is_healthy(section: Section[Any]) -> None:
     report = judge(everything(section))
     assert report.verdict is Verdict.UNKNOWN
     assert report.diagnosis == ()
-    assert {outcome.status for outcome in report.outcomes} == {Status.UNKNOWN}
+    assert {outcome.check for outcome in report.outcomes if outcome.status is not Status.UNKNOWN} == JUDGE_WHAT_WAS_PASTED
     assert all(outcome.reason for outcome in report.outcomes)
     text = screen(report)
     assert "HEALTHY" not in text
-    assert f"{len(CHECKS)} unknown" in text
+    assert f"{len(CHECKS) - len(JUDGE_WHAT_WAS_PASTED)} unknown" in text
     assert exit_code(report) == 0
     assert exit_code(report, strict=True) == 1
 
@@ -400,7 +405,8 @@ def test_nothing_may_be_read_and_that_is_all_that_is_said() -> None:
     report = judge(everything(unreadable("Permission denied")))
     assert [item.check for item in report.diagnosis] == ["system.python-unreadable"]
     assert "HEALTHY" not in screen(report)
-    assert {outcome.status for outcome in report.outcomes if outcome.check != "system.python-unreadable"} == {Status.UNKNOWN}
+    others = {outcome.check for outcome in report.outcomes if outcome.status is not Status.UNKNOWN}
+    assert others == {"system.python-unreadable", *JUDGE_WHAT_WAS_PASTED}
 
 
 # --- a check that fails -----------------------------------------------------------------------------------------------

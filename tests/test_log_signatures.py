@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsdoctor.checks import CHECKS
 from dsdoctor.facts import LogEvent, Sections
 from dsdoctor.matrix import Knowledge
 from dsdoctor.remedies import rows_of
@@ -87,6 +88,7 @@ def test_readings_name_what_exists(row: LogSignature, reading: LogReading) -> No
     cases = {one.case for one in rows_of(reading.check, KNOWLEDGE.load_table)}
     assert set(reading.cases) <= cases, f"{reading.check} has the cases {sorted(cases)}"
     assert reading.severity in ("error", "warning", "info")
+    assert reading.expected, "a finding shows what was expected beside what is"
     assert filled(reading.subject, {}).strip() or names_in(reading.subject, required=True)
     known = {one.id for one in SIGNATURES.signatures}
     for condition in (*reading.beside, *reading.unless):
@@ -96,7 +98,7 @@ def test_readings_name_what_exists(row: LogSignature, reading: LogReading) -> No
 @pytest.mark.parametrize(("row", "reading"), READINGS)
 def test_what_must_be_known_is_captured(row: LogSignature, reading: LogReading) -> None:
     given_by = set(re.compile(row.pattern).groupindex)
-    given_by |= {name.removesuffix(suffix) for name in given_by for suffix in ("_code", "_tuple", "_2")}
+    given_by |= {name.removesuffix(suffix) for name in given_by for suffix in ("_cudnn_code", "_nccl_code", "_code", "_tuple", "_2")}
     for condition in reading.beside:
         if condition.startswith("="):
             given_by.add(condition[1:].partition(":")[0])
@@ -105,6 +107,13 @@ def test_what_must_be_known_is_captured(row: LogSignature, reading: LogReading) 
     given_by |= {"package", "line"}  # derived from the library's name
     for text in (reading.subject, reading.summary, reading.cause, reading.expected, reading.advice):
         assert names_in(text, required=True) <= given_by, text
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_what_a_row_proves_or_suggests_is_a_check(row: LogSignature) -> None:
+    """Else it could neither be explained nor filtered, and would be left out of the report."""
+    named = {one.check for one in row.readings} | {one.check for one in row.suggests}
+    assert named <= {check.id for check in CHECKS}
 
 
 @pytest.mark.parametrize("row", ROWS)

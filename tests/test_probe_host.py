@@ -331,6 +331,75 @@ def test_every_variable_of_the_facts_is_collected():
     assert [name for name in names if not probe.matters(name) and not probe.SECRET_WORDS.search(name)] == []
 
 
+# --- network ----------------------------------------------------------------------------------------------------------
+
+NET_DEV = """Inter-|   Receive                                                |  Transmit
+ face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed
+{}"""
+COUNTERS = "       0       0    0    0    0     0          0         0        0       0    0    0    0     0       0          0\n"
+NIC = "/sys/devices/pci0000:00/0000:00:03.0"
+
+
+def net_dev(*names):
+    return NET_DEV.format("".join(f"{name:>6}:{COUNTERS}" for name in names))
+
+
+def interface(folder, flags, state, kind, speed):
+    values = {"flags": flags, "operstate": state, "type": kind, "speed": speed}
+    return {f"{folder}/{name}": f"{value}\n" for name, value in values.items()}
+
+
+def linked(root, *folders):
+    """The class folders, whose entries are links to the devices."""
+    for folder in folders:
+        link = Path(f"{root}/sys/class/{folder.split('/')[-2]}/{folder.rpartition('/')[2]}")
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(f"../../../{folder.lstrip('/')}")
+
+
+def network(found):
+    section = found["network_interfaces"]
+    return {item.name: (item.kind, item.up, item.loopback, item.speed_mbit_per_s) for item in section.value}
+
+
+def test_interfaces_and_adapters(tmp_path):
+    folders = {
+        f"{NIC}/net/eth0": ("0x1003", "up", "1", "400000"),
+        f"{NIC}/net/ib0": ("0x1003", "down", "32", "-1"),
+        "/sys/devices/virtual/net/lo": ("0x9", "unknown", "772", ""),
+        "/sys/devices/virtual/net/docker0": ("0x1003", "down", "1", ""),
+    }
+    files = {path: text for folder, told in folders.items() for path, text in interface(folder, *told).items()}
+    files |= {f"{NIC}/infiniband/mlx5_0/ports/1/state": "4: ACTIVE\n", f"{NIC}/infiniband/mlx5_0/ports/1/rate": "400 Gb/sec (4X NDR)\n"}
+    files |= {f"{NIC}/infiniband/mlx5_1/ports/1/state": "1: DOWN\n"}
+    files |= {"/sys/class/net/bonding_masters": "bond0\n", "/proc/self/net/dev": net_dev("lo", "eth0", "ib0", "docker0")}
+    linked(tmp_path, *folders, f"{NIC}/infiniband/mlx5_0", f"{NIC}/infiniband/mlx5_1")
+    assert network(examined(tmp_path, files)) == {
+        "docker0": ("virtual", False, False, None),
+        "eth0": ("ethernet", True, False, 400_000),
+        "ib0": ("infiniband", False, False, None),
+        "lo": ("virtual", True, True, None),
+        "mlx5_0": ("rdma", True, False, 400_000),
+        "mlx5_1": ("rdma", False, False, None),
+    }
+
+
+def test_names_are_those_of_this_processs_namespace(tmp_path):
+    """/sys was mounted for the host, and the process has left the host's network."""
+    files = interface("/sys/class/net/enp90s0np0", "0x1003", "up", "1", "100000")
+    found = examined(tmp_path, {**files, "/proc/self/net/dev": net_dev("lo", "net1")})
+    assert network(found) == {"lo": ("other", None, True, None), "net1": ("other", None, False, None)}
+
+
+def test_without_proc_the_names_come_from_sys(tmp_path):
+    assert list(network(examined(tmp_path, interface("/sys/class/net/eth0", "0x1003", "up", "1", "100000")))) == ["eth0"]
+
+
+@given(st.text(max_size=300))
+def test_net_dev_takes_any_text(text):
+    assert all(name and not name.isspace() for name in probe.parse_net_dev(text))
+
+
 # --- nothing and nonsense ---------------------------------------------------------------------------------------------
 
 
@@ -346,7 +415,8 @@ READ_FILES = (
     "/proc/1/environ", "/proc/1/cgroup", "/proc/1/comm", "/proc/version", "/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/cpu.max",
     "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/devices/system/cpu/online", "/sys/devices/system/node/node0/meminfo",
     "/sys/devices/system/cpu/cpu0/topology/physical_package_id", "/sys/devices/system/node/node0/cpulist", "/lib64/libc.so.6",
-    "/sys/class/dmi/id/sys_vendor", "/sys/hypervisor/type", "/run/systemd/container", "/run/.containerenv", "/lib/apk/db/installed",
+    "/sys/class/dmi/id/sys_vendor", "/sys/hypervisor/type", "/proc/self/net/dev", "/sys/class/net/eth0/flags", "/sys/class/net/eth0/speed",
+    "/sys/class/infiniband/mlx5_0/ports/1/rate", "/sys/class/infiniband/mlx5_0/ports/1/state", "/run/systemd/container", "/run/.containerenv", "/lib/apk/db/installed",
 )  # fmt: skip
 
 

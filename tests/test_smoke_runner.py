@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import importlib.util
@@ -549,16 +550,20 @@ def test_directories_for_compiled_code(common: ModuleType, tmp_path: Path) -> No
 
 @contextlib.contextmanager
 def another_child(common: ModuleType, scratch: Path, how: str) -> Iterator[None]:
-    """Another process that holds gpu-0, alone or beside others."""
-    hold = "common.lock(scratch, 'gpu-0')" if how == "alone" else "common.beside_others(scratch, ['gpu-0'])"
+    """Another process that holds gpu-0, alone or beside others, or places on GPUs 0 and 1."""
+    hold = {
+        "alone": "common.lock(scratch, 'gpu-0')",
+        "beside others": "common.beside_others(scratch, ['gpu-0'])",
+        "in its places": "contextlib.nullcontext(common.take_turns(types.SimpleNamespace(scratch=scratch), [0, 1]))",
+    }[how]
     code = (
-        f"import importlib.util, sys\nspec = importlib.util.spec_from_file_location('common', {common.__file__!r})\n"
+        f"import contextlib, importlib.util, os, sys, types\nos.environ.pop('DSDOCTOR_RESULT_FD', None)\nspec = importlib.util.spec_from_file_location('common', {common.__file__!r})\n"
         "common = importlib.util.module_from_spec(spec); sys.modules['common'] = common; spec.loader.exec_module(common)\n"
         f"scratch = {str(scratch)!r}\nwith {hold}:\n    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+        assert "held\n" in iter(process.stdout.readline, "")
         yield
         process.communicate("")
 
@@ -577,6 +582,28 @@ def test_a_rate_is_measured_while_no_other_child_uses_the_gpu(common: ModuleType
         pass
     with common.lock(scratch, "gpu-0"):
         pass
+
+
+def free(common: ModuleType, path: Path) -> bool:
+    """Whether nobody holds a place."""
+    with path.open("w") as file:
+        return bool(common.taken(file))
+
+
+def test_two_children_use_a_gpu_and_one_of_them_several(common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "LOCK_WAIT_S", 0.05)
+    monkeypatch.setattr(common, "_PLACES", {})
+    monkeypatch.setattr(common, "say", lambda event, **fields: None)
+    first, second = (tmp_path / f"gpu-1-place-{number}.lock" for number in range(2))
+    with another_child(common, tmp_path, "in its places"):
+        assert (free(common, first), free(common, second)) == (False, True)
+        assert not free(common, tmp_path / "several-gpus-place-0.lock")
+        common.take_turns(argparse.Namespace(scratch=str(tmp_path)), [1])
+        assert not free(common, second)
+        # A place is taken once, and one that nobody frees is not waited for for ever.
+        common.take_turns(argparse.Namespace(scratch=str(tmp_path)), [1, 0])
+    assert free(common, first)
+    assert sorted(common._PLACES) == ["GPU 0", "GPU 1", "several GPUs"]
 
 
 COMPILER_NEEDS = """

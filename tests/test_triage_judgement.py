@@ -7,6 +7,7 @@ import fnmatch
 import os
 import random
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsdoctor.checks import CHECKS
+from dsdoctor.checks import CHECKS, select
 from dsdoctor.diagnose import diagnose
 from dsdoctor.findings import Report, Severity, Status, Verdict
 from dsdoctor.matrix import Knowledge
@@ -134,6 +135,15 @@ def test_the_first_error_in_time_leads_and_what_follows_is_no_finding() -> None:
     assert report.diagnosis[0].evidence[0].where == "1.txt:2"
 
 
+def test_what_only_logs_show_is_explained_and_filtered_like_any_other_check() -> None:
+    line = "init.cc:1030 NCCL WARN Mismatched NCCL version detected : rank 0 version 22805 rank 8 version 23004"
+    assert errors(triage(line)) == {"nccl.version-differs"}
+    parsed = read([document("1.txt", line)], load_matcher(KNOWLEDGE))
+    report = diagnose(parsed.snapshot, KNOWLEDGE, select(CHECKS, ignore=["nccl"]), today=TODAY)
+    assert report.diagnosis == ()
+    assert not any(item.check.startswith("nccl.") for item in report.outcomes)
+
+
 def test_consequences_alone_are_no_diagnosis() -> None:
     report = triage("RuntimeError: Engine core initialization failed.\nWatchdog caught collective operation timeout: WorkNCCL(SeqNum=2)")
     assert report.diagnosis == ()
@@ -206,6 +216,40 @@ def foreign_errors(case: Mapping[str, Any], report: Report) -> set[str]:
 @pytest.mark.parametrize("case", cases())
 def test_a_case_raises_no_other_error(case: Mapping[str, Any]) -> None:
     assert foreign_errors(case, triage(*(block["text"] for block in case["evidence"]))) == set()
+
+
+def rewrapped(text: str, columns: int) -> str:
+    """As a mail program wraps it: at spaces, words stay whole."""
+    wrap = textwrap.TextWrapper(columns, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(part for line in text.split("\n") for part in wrap.wrap(line) or [""])
+
+
+@given(st.sampled_from(cases()), st.integers(60, 100))
+@settings(max_examples=60, deadline=None)
+def test_rewrapped_evidence_never_becomes_another_error(parameter: Any, columns: int) -> None:
+    case = parameter.values[0]
+    assert foreign_errors(case, triage(*(rewrapped(block["text"], columns) for block in case["evidence"]))) == set()
+
+
+@pytest.mark.parametrize("columns", [60, 72, 80, 100])
+def test_a_message_that_was_wrapped_is_read_as_one(columns: int) -> None:
+    lines = f"INFO 11-29 13:00:00 loading the model\n{SYMBOL}\n{E803}\n{NOMEM}"
+    whole, wrapped = triage(lines), triage(rewrapped(lines, columns))
+    assert checks(wrapped) == checks(whole)
+    assert [item.value for item in wrapped.diagnosis[0].evidence] == [item.value for item in whole.diagnosis[0].evidence]
+
+
+def test_a_wrapped_message_is_told_with_the_line_on_which_its_meaning_begins() -> None:
+    report = triage(f"some words in front\n\n{rewrapped(E803, 60)}")
+    assert report.diagnosis[0].evidence[0].where == "1.txt:4"
+    assert report.diagnosis[0].evidence[0].value.startswith("Error 803")
+
+
+def test_an_option_on_the_next_line_of_a_wrapped_command_counts() -> None:
+    command = "docker run --gpus all --network host --shm-size 64g --ulimit memlock=-1 --privileged example/image:1.0 serve"
+    failure = "/src/modules/transport/ibgda/ibgda.cpp:1889: NULL value cannot allocate mlx5dv_devx_uar"
+    report = triage(rewrapped(command, 72), failure)
+    assert "with --privileged it has" not in words(report)
 
 
 @given(st.sampled_from(cases()), st.randoms(use_true_random=False))

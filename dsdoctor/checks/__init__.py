@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dsdoctor.checks._check import Check
 from dsdoctor.checks.attention.fa3_unusable import fa3_unusable
+from dsdoctor.checks.capacity.does_not_fit import does_not_fit
 from dsdoctor.checks.container.cgroup_revoked import cgroup_revoked
 from dsdoctor.checks.container.missing_capability import missing_capability
 from dsdoctor.checks.container.no_gpu_access import no_gpu_access
@@ -14,6 +15,8 @@ from dsdoctor.checks.cuda.library_shadowed import library_shadowed
 from dsdoctor.checks.cudnn.mixed_sublibraries import mixed_sublibraries
 from dsdoctor.checks.cudnn.shadowed import shadowed as cudnn_shadowed
 from dsdoctor.checks.cudnn.version_mismatch import version_mismatch as cudnn_version_mismatch
+from dsdoctor.checks.deepep.requirements import requirements as deepep_requirements
+from dsdoctor.checks.deepgemm.requirements import requirements as deepgemm_requirements
 from dsdoctor.checks.driver.absent import absent as driver_absent
 from dsdoctor.checks.driver.branch_eol import branch_eol
 from dsdoctor.checks.driver.compat_library_shadows import compat_library_shadows
@@ -35,6 +38,7 @@ from dsdoctor.checks.fabric.imex import imex as fabric_imex
 from dsdoctor.checks.fabric.manager_not_running import manager_not_running
 from dsdoctor.checks.fabric.manager_version_mismatch import manager_version_mismatch
 from dsdoctor.checks.fabric.not_initialized import not_initialized
+from dsdoctor.checks.flashmla.requirements import requirements as flashmla_requirements
 from dsdoctor.checks.gpu.ecc_uncorrectable import ecc_uncorrectable
 from dsdoctor.checks.gpu.lost import lost as gpu_lost
 from dsdoctor.checks.gpu.mig_limits import mig_limits
@@ -50,6 +54,7 @@ from dsdoctor.checks.gpu.xid import xid as gpu_xid
 from dsdoctor.checks.nccl.duplicate import duplicate as nccl_duplicate
 from dsdoctor.checks.nccl.known_bad import known_bad as nccl_known_bad
 from dsdoctor.checks.nccl.shadowed import shadowed as nccl_shadowed
+from dsdoctor.checks.nccl.version_differs import version_differs as nccl_version_differs
 from dsdoctor.checks.network.wrong_interface import wrong_interface
 from dsdoctor.checks.package.abi_mismatch import abi_mismatch
 from dsdoctor.checks.package.pin_conflict import pin_conflict
@@ -59,7 +64,9 @@ from dsdoctor.checks.pcie.acs_redirect import acs_redirect
 from dsdoctor.checks.pcie.chipset_attached import chipset_attached
 from dsdoctor.checks.pcie.iommu_translation import iommu_translation
 from dsdoctor.checks.pcie.link_degraded import link_degraded
+from dsdoctor.checks.pcie.p2p_broken import p2p_broken
 from dsdoctor.checks.pcie.replay_rate import replay_rate
+from dsdoctor.checks.rdma.link_down import link_down
 from dsdoctor.checks.rdma.peermem_missing import peermem_missing
 from dsdoctor.checks.smoke.attention import attention
 from dsdoctor.checks.smoke.bandwidth import bandwidth
@@ -132,6 +139,7 @@ CHECKS: tuple[Check, ...] = (
     iommu_translation,
     chipset_attached,
     replay_rate,
+    p2p_broken,
     # cudnn, nccl, cuda
     cudnn_shadowed,
     cudnn_version_mismatch,
@@ -139,6 +147,7 @@ CHECKS: tuple[Check, ...] = (
     nccl_shadowed,
     nccl_duplicate,
     nccl_known_bad,
+    nccl_version_differs,
     library_shadowed,
     # torch
     cpu_only_build,
@@ -150,8 +159,11 @@ CHECKS: tuple[Check, ...] = (
     abi_mismatch,
     triton_torch_mismatch,
     pin_conflict,
-    # attention
+    # kernels
     fa3_unusable,
+    deepgemm_requirements,
+    flashmla_requirements,
+    deepep_requirements,
     # system
     shm_too_small,
     memlock_limited,
@@ -175,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
     wrong_interface,
     # rdma
     peermem_missing,
+    link_down,
     # toolchain
     no_compiler,
     no_python_headers,
@@ -192,6 +205,8 @@ CHECKS: tuple[Check, ...] = (
     rate,
     silent_corruption,
     numerics,
+    # capacity
+    does_not_fit,
 )
 
 
@@ -202,6 +217,14 @@ def select(checks: Sequence[Check], *, only: Sequence[str] = (), ignore: Sequenc
             raise unknown_name("check or area", name, {*(item.id for item in checks), *(item.area for item in checks)})
     return tuple(
         item for item in checks if (not only or any(_fits(item, name) for name in only)) and not any(_fits(item, name) for name in ignore)
+    )
+
+
+def with_causes(chosen: Sequence[Check], checks: Sequence[Check]) -> tuple[Check, ...]:
+    """The chosen checks and every check whose problem would explain a finding of one of them, in the order of `checks`."""
+    wanted = {item.id for item in chosen}
+    return tuple(
+        item for item in checks if item.id in wanted or any(fnmatch.fnmatchcase(id, pattern) for pattern in item.explains for id in wanted)
     )
 
 

@@ -1,7 +1,7 @@
 """What a check is: an id, a severity, a judging function whose parameters are its dependencies, and its cases.
 
 A parameter is a section of the snapshot (`gpus`), a matrix (`cudnn_matrix` is matrices/cudnn.yaml), or one of `remedies` (the remedies of this check, bound to
-the reader's platform) and `today`. The engine calls `judge` only when every needed section is known; a parameter annotated
+the reader's platform), `advice` (which torch runs on this node, sought when it is asked) and `today`. The engine calls `judge` only when every needed section is known; a parameter annotated
 `Section[...]` is handed over in whatever state it is, for checks that can judge without it.
 """
 
@@ -19,7 +19,7 @@ from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 Judge = Callable[..., Iterable[Finding | Doubt | NotApplicable]]
 
 SECTION_NAMES = frozenset(item.name for item in fields(Sections))
-EXTRA_NAMES = frozenset({"remedies", "today"})
+EXTRA_NAMES = frozenset({"remedies", "advice", "today"})
 MATRIX_SUFFIX = "_matrix"
 
 

@@ -14,14 +14,10 @@ from dsdoctor.checks.torch._gpus import fitting_builds
 from dsdoctor.facts import LogEvent, Sections
 from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity
 from dsdoctor.remedies import MOST_REMEDIES, Remedies
-from dsdoctor.rows import CudaToolkits, DriverBranches, Gpus, LogReading, LogRole, LogSignature, LogSignatures, Torch, filled
+from dsdoctor.rows import CudaToolkits, DriverBranches, Gpus, HealthLimits, LogReading, LogRole, LogSignature, LogSignatures, Torch, filled
 from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
 
 RemediesOf = Callable[[str], Remedies]
-LEAST_PAIRS = 3
-"""With fewer pairs of GPUs nothing can be said about one of them."""
-SLOW_SHARE = 0.67
-"""Of the fastest pair: below it a pair is called slow. Tables of one machine differ by a few percent, a halved link by half."""
 MOST_LINES = 6
 """Lines shown as evidence of one finding."""
 KNOWN_NAME = "="
@@ -45,6 +41,7 @@ class World:
     cuda_toolkits: CudaToolkits
     driver_branches: DriverBranches
     gpus: Gpus
+    health_limits: HealthLimits
     torch: Torch
 
 
@@ -196,7 +193,7 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
         if row and row.role is LogRole.CLUE:
             for name, value in event.captures.items():
                 names.setdefault(name, value)
-    names |= {name: value for name, value in (*_fact_names(sections).items(), *_slow_gpu(events).items()) if value}
+    names |= {name: value for name, value in (*_fact_names(sections).items(), *_slow_gpu(events, world.health_limits).items()) if value}
     return _derived(names, world)
 
 
@@ -238,16 +235,16 @@ def _fact_names(sections: Sections) -> dict[str, str]:
     return names
 
 
-def _slow_gpu(events: Sequence[LogEvent]) -> dict[str, str]:
+def _slow_gpu(events: Sequence[LogEvent], limits: HealthLimits) -> dict[str, str]:
     """The one GPU that all slow pairs of a bandwidth table have in common, while each pair without it is fast."""
     rates: dict[tuple[str, str], float] = {}
     for event in events:
         if "pair_rate" in event.captures:
             rates.setdefault((event.captures["pair_a"], event.captures["pair_b"]), float(event.captures["pair_rate"]))
-    if len(rates) < LEAST_PAIRS:
+    if len(rates) < limits.limit("pairs-to-compare").amount:
         return {}
     best = max(rates.values())
-    slow = [pair for pair, rate in rates.items() if rate < best * SLOW_SHARE]
+    slow = [pair for pair, rate in rates.items() if rate < best * limits.limit("slow-pair-share").amount]
     common = set.intersection(*(set(pair) for pair in slow)) if slow else set()
     culprits = [gpu for gpu in common if all(pair in slow for pair in rates if gpu in pair)]
     if len(culprits) != 1:

@@ -21,14 +21,19 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD, driver_version, first_libcuda, no_driver_version
-from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Platform, Section, TorchBuild, TorchRuntime, absent
+from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
-from dsdoctor.rows import CudaMajor, CudaToolkits, DriverBranches, ForwardCompat, Gpus, Torch, TorchRelease
+from dsdoctor.rows import CudaMajor, CudaToolkits, DriverBranches, ForwardCompat, Gpus
 from dsdoctor.versions import CudaVersion, DriverVersion
+
+if TYPE_CHECKING:
+    from dsdoctor.advise.answer import Pin
+    from dsdoctor.advise.for_checks import NodeAdvice
 
 CU130 = TorchBuild(version="2.11.0+cu130", cuda="13.0")
 CU128 = TorchBuild(version="2.8.0+cu128", cuda="12.8")
@@ -118,13 +123,12 @@ def too_old_for_cuda(
     nvml_versions: Section[NvmlVersions],
     driver_libraries: Section[tuple[DriverLibrary, ...]],
     gpus: Section[tuple[Gpu, ...]],
-    platform: Section[Platform],
     cuda_toolkits_matrix: CudaToolkits,
     driver_branches_matrix: DriverBranches,
     forward_compat_matrix: ForwardCompat,
     gpus_matrix: Gpus,
-    torch_matrix: Torch,
     remedies: Remedies,
+    advice: NodeAdvice,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare the driver with the floor of torch's CUDA major."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
@@ -166,8 +170,7 @@ def too_old_for_cuda(
                 settle='python -c "import torch; torch.cuda.init()"',
             )
             return
-    architecture = platform.value.architecture if platform.value else "x86_64"
-    older = _newest_torch(torch_matrix, architecture, driver, cuda_toolkits_matrix) if driver else None
+    older = advice.newest_torch() if driver else None
     eligible = [forward_compat_matrix.eligible(row.product_class) for gpu in gpus.value or () if (row := gpus_matrix.product(gpu.name))]
     yield Finding(
         subject=f"torch {torch_build.version}",
@@ -177,45 +180,16 @@ def too_old_for_cuda(
             "torch then says that the driver is too old, or that no GPU is available."
         ),
         evidence=(seen, Evidence(where="torch_build.cuda", value=f"{torch_build.cuda} (torch {torch_build.version})")),
-        expected=_expected(floor, older, architecture),
-        remedies=_remedies(remedies, cuda, floor, older, architecture, all(eligible) and bool(eligible)),
+        expected=(older and advice.newest_torch_sentence()) or f"driver {minimum} or newer for CUDA {cuda.major}",
+        remedies=_remedies(remedies, cuda, floor, older, all(eligible) and bool(eligible)),
         sources=floor.basis.sources,
     )
 
 
-def _newest_torch(matrix: Torch, architecture: str, driver: DriverVersion, toolkits: CudaToolkits) -> TorchRelease | None:
-    """The newest torch whose default wheel starts on this driver."""
-    for release in matrix.releases:
-        wheel = release.wheel(architecture)
-        cuda = CudaVersion.parse(wheel.cuda) if wheel else None
-        floor = toolkits.floor(cuda) if cuda else None
-        minimum = DriverVersion.parse(floor.min_driver) if floor else None
-        if minimum is not None and driver >= minimum:
-            return release
-    return None
-
-
-def _tag(release: TorchRelease, architecture: str) -> str:
-    wheel = release.wheel(architecture)
-    cuda = CudaVersion.parse(wheel.cuda) if wheel else None
-    return cuda.tag if cuda else ""
-
-
-def _expected(floor: CudaMajor, older: TorchRelease | None, architecture: str) -> str:
-    text = f"driver {floor.min_driver} or newer for CUDA {floor.major}"
-    if older is None:
-        return text
-    return f"{text}; on this driver the newest torch is {older.version}+{_tag(older, architecture)}"
-
-
-def _remedies(
-    remedies: Remedies, cuda: CudaVersion, floor: CudaMajor, older: TorchRelease | None, architecture: str, datacenter: bool
-) -> tuple[Remedy, ...]:
+def _remedies(remedies: Remedies, cuda: CudaVersion, floor: CudaMajor, older: Pin | None, datacenter: bool) -> tuple[Remedy, ...]:
     chosen = remedies("administer", branch=str(floor.min_driver_branch), cuda=str(cuda))[:1]
     if older is not None:
-        tag = _tag(older, architecture)
-        older_cuda = CudaVersion.parse(tag)
-        chosen += remedies("no-root", cu=tag, cuda=str(older_cuda), torch_version=older.version)[:1]
+        chosen += remedies("no-root", cu=older.build, cuda=str(CudaVersion.parse(older.build)), torch_version=older.version)[:1]
     if datacenter:
         chosen += remedies("forward-compat", cuda=str(cuda), major=str(cuda.major), minor=str(cuda.minor))[:1]
     return chosen

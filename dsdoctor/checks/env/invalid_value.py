@@ -2,8 +2,8 @@
 
 What it looks at
     Variables of NCCL, CUDA, torch and their build tools against the values that their documentation allows; names that differ from a documented one by a
-    single letter; network interfaces and adapters that NCCL is told to use against those of this node; CUDA_HOME against the toolkits found;
-    TORCH_CUDA_ARCH_LIST against the GPUs.
+    single letter; CUDA_HOME against the toolkits found; TORCH_CUDA_ARCH_LIST against the GPUs. Whether the interfaces and adapters that NCCL and
+    Gloo are told to use are there is judged by network.wrong-interface.
 
 Why it matters
     A wrong value ends initialisation with a message about something else ("no socket interface found", "invalid usage"), or is ignored without a word,
@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._loaded_nccl import loaded_nccl
-from dsdoctor.facts import CudaToolkit, DeviceNode, EnvironmentVariable, Gpu, Package, PciDevice, Section, State, TorchRuntime, absent
+from dsdoctor.facts import CudaToolkit, DeviceNode, EnvironmentVariable, Gpu, Package, Section, State, TorchRuntime, absent
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Confidence, EnvVars, ValueRule
@@ -32,10 +32,6 @@ NCCL_GUIDE = "NVIDIA NCCL User Guide: Environment Variables — https://docs.nvi
 TORCH_GUIDE = "PyTorch: torch.utils.cpp_extension — https://docs.pytorch.org/docs/stable/cpp_extension.html"
 ARCH_LIST = "TORCH_CUDA_ARCH_LIST"
 INTERFACE_LISTS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
-ADAPTER_LISTS = ("NCCL_IB_HCA",)
-PHYSICAL_INTERFACE = re.compile(r"(en[opsxP]|ib[ps])\w+")
-"""Names that systemd gives to hardware (systemd.net-naming-scheme); eth0, bond0 and the like may be virtual and are not on the PCI bus."""
-ADAPTER = re.compile(r"(mlx\d+|bnxt_re|irdma|rdmap|efa|rocep|ibp)_?\w*")
 
 
 def _set(**variables: str) -> tuple[EnvironmentVariable, ...]:
@@ -46,10 +42,6 @@ EIGHT = tuple(Gpu(index=index, compute_capability="9.0") for index in range(8))
 NEW_NCCL = (Package(name="nvidia-nccl-cu13", version="2.28.9"),)
 OLD_NCCL = (Package(name="nvidia-nccl-cu12", version="2.20.5"),)
 UVERBS = (DeviceNode(path="/dev/infiniband/uverbs0", openable=True),)
-NICS = (
-    PciDevice(address="0000:5a:00.0", kind="nic", interfaces=("enp90s0np0", "mlx5_0")),
-    PciDevice(address="0000:17:00.0", kind="gpu", vendor_id="10de"),
-)
 
 CASES = (
     Case(
@@ -60,15 +52,8 @@ CASES = (
         says="GID index",
     ),
     Case(
-        title="an interface that this node does not have",
-        sections={"environment": _set(NCCL_SOCKET_IFNAME="enp12s0f0"), "pci_devices": NICS, "gpus": EIGHT},
-        status=Status.FAIL,
-        severity=Severity.ERROR,
-        says="enp12s0f0",
-    ),
-    Case(
         title="an equals sign too many became part of the value",
-        sections={"environment": _set(NCCL_SOCKET_IFNAME="=enp90s0np0"), "pci_devices": NICS},
+        sections={"environment": _set(NCCL_SOCKET_IFNAME="=enp90s0np0")},
         status=Status.FAIL,
         severity=Severity.INFO,
         says="plain name",
@@ -124,8 +109,8 @@ CASES = (
         says="PYTORCH_ALLOC_CONF",
     ),
     Case(
-        title="a prefix of an interface of this node, and a virtual one",
-        sections={"environment": _set(NCCL_SOCKET_IFNAME="enp90", GLOO_SOCKET_IFNAME="bond0"), "pci_devices": NICS, "gpus": EIGHT},
+        title="names of interfaces: whether they are there is judged by network.wrong-interface",
+        sections={"environment": _set(NCCL_SOCKET_IFNAME="enp90", GLOO_SOCKET_IFNAME="bond0"), "gpus": EIGHT},
         status=Status.PASS,
     ),
     Case(
@@ -157,7 +142,6 @@ CASES = (
 def invalid_value(
     environment: tuple[EnvironmentVariable, ...],
     gpus: Section[tuple[Gpu, ...]],
-    pci_devices: Section[tuple[PciDevice, ...]],
     device_nodes: Section[tuple[DeviceNode, ...]],
     cuda_toolkits: Section[tuple[CudaToolkit, ...]],
     packages: Section[tuple[Package, ...]],
@@ -180,7 +164,6 @@ def invalid_value(
                 yield from _by_rule(name, value, rule, nccl, gpus, remedies)
         if name not in known_names and (meant := _one_letter_away(name, known_names)):
             yield _misspelt(name, value, meant, settings, remedies)
-    yield from _absent_devices(settings, pci_devices, remedies)
     yield from _cuda_home(settings, cuda_toolkits, remedies)
     yield from _arch_list(settings.get(ARCH_LIST, ""), gpus, remedies)
     yield from _two_names(settings, env_vars_matrix, remedies)
@@ -283,34 +266,6 @@ def _differ_by_one(left: str, right: str) -> bool:
     start = next((number for number, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
     shorter = len(left) - len(right)
     return left[start + (shorter >= 0) :] == right[start + (shorter <= 0) :] and left != right
-
-
-def _absent_devices(settings: Mapping[str, str], pci_devices: Section[tuple[PciDevice, ...]], remedies: Remedies) -> Iterator[Finding]:
-    """Lists that name only interfaces or adapters which this node does not have."""
-    there = [name for device in pci_devices.value or () for name in device.interfaces]
-    if not there:
-        return
-    for variables, pattern in ((INTERFACE_LISTS, PHYSICAL_INTERFACE), (ADAPTER_LISTS, ADAPTER)):
-        of_this_kind = [name for name in there if bool(ADAPTER.fullmatch(name)) == (pattern is ADAPTER)]
-        for variable in variables:
-            value = settings.get(variable, "").strip()
-            entries = [entry.split(":")[0].strip() for entry in value.lstrip("=").split(",")]
-            if not value or value.startswith("^") or not of_this_kind or not all(pattern.fullmatch(entry) for entry in entries):
-                continue
-            if not any(name.startswith(entry) for entry in entries for name in of_this_kind):
-                yield Finding(
-                    subject=variable,
-                    summary=f"{variable}={value!r} names nothing on this node: it has {', '.join(of_this_kind[:8])}.",
-                    cause="The value comes from another node or from before a change of hardware. NCCL then finds no socket interface or no adapter.",
-                    evidence=(
-                        Evidence(where=f"environment[{variable}]", value=repr(value)),
-                        Evidence(where="pci_devices", value=", ".join(there[:12])),
-                    ),
-                    expected="names of this node, or not set",
-                    remedies=remedies("general", variable=variable),
-                    sources=(NCCL_GUIDE,),
-                    severity=Severity.ERROR,
-                )
 
 
 def _cuda_home(settings: Mapping[str, str], cuda_toolkits: Section[tuple[CudaToolkit, ...]], remedies: Remedies) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.package._requirements import METADATA, Need, accepts, exact, needs_of, target_environment
@@ -25,6 +26,9 @@ from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, S
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Basis, Companions
 from dsdoctor.versions import CudaVersion
+
+if TYPE_CHECKING:
+    from dsdoctor.advise.for_checks import NodeAdvice
 
 ENGINES = ("vllm", "sglang")
 TORCH_FAMILY = ("torch", "torchvision", "torchaudio")
@@ -158,6 +162,7 @@ def pin_conflict(
     torch_build: Section[TorchBuild],
     companions_matrix: Companions,
     remedies: Remedies,
+    advice: NodeAdvice,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare each package's requirements with what is installed."""
     if not any(package.requires or companions_matrix.release(package.name, package.version) for package in packages):
@@ -178,7 +183,7 @@ def pin_conflict(
             and (conflict := _conflict(need, installed, companions_matrix, where, basis)) is not None
         ]
         if conflicts:
-            yield _finding(package, conflicts, basis, interpreter.value, torch_build.value, remedies)
+            yield _finding(package, conflicts, basis, interpreter.value, torch_build.value, remedies, advice)
 
 
 def _known_needs(package: Package, matrix: Companions) -> tuple[tuple[Need, ...], str, Basis | None]:
@@ -210,6 +215,7 @@ def _finding(
     interpreter: Interpreter | None,
     build: TorchBuild | None,
     remedies: Remedies,
+    advice: NodeAdvice,
 ) -> Finding:
     ordered = sorted(conflicts, key=lambda conflict: conflict.severity.rank)
     worst = ordered[0].severity
@@ -228,7 +234,7 @@ def _finding(
         ),
         evidence=tuple(Evidence(where=item.where, value=f"{item.need.text}: {item}") for item in ordered[:8]),
         expected="what it asks for: " + ", ".join(f"{item.need.name}{item.need.specifier}" for item in ordered[:3]),
-        remedies=_remedies(package, ordered, stray, build, remedies),
+        remedies=_remedies(package, ordered, stray, build, remedies, advice),
         sources=basis.sources if basis else (METADATA,),
     )
 
@@ -244,13 +250,20 @@ def _is_outside(package: Package, interpreter: Interpreter | None) -> bool:
 
 
 def _remedies(
-    package: Package, conflicts: Sequence[_Conflict], stray: Package | None, build: TorchBuild | None, remedies: Remedies
+    package: Package,
+    conflicts: Sequence[_Conflict],
+    stray: Package | None,
+    build: TorchBuild | None,
+    remedies: Remedies,
+    advice: NodeAdvice,
 ) -> tuple[Remedy, ...]:
     torch = next((exact(item.need.specifier) for item in conflicts if item.need.name == "torch"), "")
-    cuda = CudaVersion.parse(build.cuda or "") if build else None
+    pinned = advice.torch_build(torch) if torch else None
+    installed = CudaVersion.parse(build.cuda or "") if build else None
+    tag = pinned.build if pinned else installed.tag if installed else ""
     fill = {"engine": package.name, "version": package.version.partition("+")[0]}
     if torch:
         fill["torch_version"] = torch
-    if cuda is not None:
-        fill["cu"] = cuda.tag
+    if tag:
+        fill["cu"] = tag
     return (*(remedies("user-site")[:1] if stray else ()), *remedies("general", **fill))[:3]

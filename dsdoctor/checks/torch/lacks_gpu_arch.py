@@ -18,17 +18,17 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import NO_CUDA_BUILD, driver_version, no_gpu
+from dsdoctor.checks._reading import NO_CUDA_BUILD, no_gpu
 from dsdoctor.checks.package._requirements import architecture_of
-from dsdoctor.checks.torch._gpus import fitting_builds, serves
+from dsdoctor.checks.torch._gpus import serves
 from dsdoctor.checks.torch._said import quoted
 from dsdoctor.facts import (
     Extension,
     Gpu,
     KernelDriver,
-    NvmlVersions,
     Platform,
     Section,
     State,
@@ -38,8 +38,12 @@ from dsdoctor.facts import (
 )
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
-from dsdoctor.rows import Basis, CudaToolkits, Gpus, Torch
+from dsdoctor.rows import Basis, Gpus, Torch
 from dsdoctor.versions import ComputeCapability, CudaVersion
+
+if TYPE_CHECKING:
+    from dsdoctor.advise.answer import Pin
+    from dsdoctor.advise.for_checks import NodeAdvice
 
 NO_IMAGE = "no kernel image is available"
 """cudaErrorNoKernelImageForDevice (209)."""
@@ -159,13 +163,11 @@ def lacks_gpu_arch(
     torch_runtime: Section[TorchRuntime],
     gpus: Section[tuple[Gpu, ...]],
     extensions: Section[tuple[Extension, ...]],
-    kernel_driver: Section[KernelDriver],
-    nvml_versions: Section[NvmlVersions],
     platform: Section[Platform],
     torch_matrix: Torch,
     gpus_matrix: Gpus,
-    cuda_toolkits_matrix: CudaToolkits,
     remedies: Remedies,
+    advice: NodeAdvice,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Each GPU must be served by torch's targets."""
     cuda = CudaVersion.parse(torch_build.cuda or "")
@@ -184,22 +186,18 @@ def lacks_gpu_arch(
         return
     lacking = {name: capability for name, capability in devices.items() if targets and not serves(targets, capability)}
     if lacking or said:
-        reading = driver_version(kernel_driver, nvml_versions)
-        capability = next(iter(lacking.values()), next(iter(devices.values()), None))
-        builds = fitting_builds(
-            torch_build.version, architecture, capability, reading[0] if reading else None, torch_matrix, cuda_toolkits_matrix
-        )
-        best = next((build for build in builds if build[1] != cuda or build[0] != torch_build.version.partition("+")[0]), None)
+        lacks, capability = next(iter((lacking or devices).items()), ("", None))
+        best = _build(advice.for_gpu(lacks, capability) if capability else advice, torch_build.version.partition("+")[0], cuda.tag)
         family = gpus_matrix.architecture(capability) if capability else ""
         who = ", ".join(lacking) or ", ".join(devices) or "the GPU"
         sm = f" ({capability.sm}{f', {family}' if family else ''})" if capability else ""
-        fill = {"torch_version": best[0], "cu": best[1].tag} if best else {}
+        fill = {"torch_version": best.version, "cu": best.build} if best else {}
         yield Finding(
             subject=f"torch {torch_build.version}",
             severity=Severity.ERROR if said or basis is None or basis.may_carry_error else Severity.WARNING,
             summary=f"torch {torch_build.version} has no code for {who}{sm}"
             + (f": {quoted(said)}." if said and not lacking else "; it was compiled for " + " ".join(targets) + ".")
-            + (f" torch {best[0]}+{best[1].tag} has it." if best else ""),
+            + (f" torch {best.version}+{best.build} has it." if best else ""),
             cause="Neither machine code nor PTX of this build runs on that GPU: the first kernel ends in error 209, no kernel image.",
             evidence=(
                 *((Evidence(where="torch_runtime.operation_error", value=said),) if said else ()),
@@ -213,6 +211,12 @@ def lacks_gpu_arch(
     elif not targets:
         yield Doubt(subject=f"torch {torch_build.version}", reason="the targets it was compiled for are not known")
     yield from _other_packages(extensions, devices, remedies)
+
+
+def _build(advice: NodeAdvice, version: str, tag: str) -> Pin | None:
+    """Another build of the installed release that runs here, else the newest torch that does."""
+    found = (advice.torch_build(version), advice.newest_torch())
+    return next((pin for pin in found if pin is not None and (pin.version, pin.build) != (version, tag)), None)
 
 
 def _devices(gpus: Section[tuple[Gpu, ...]], runtime: TorchRuntime | None) -> dict[str, ComputeCapability]:
