@@ -73,6 +73,8 @@ SHOWN: tuple[tuple[str, str], ...] = (
     ("tflops", "{:.0f} TFLOP/s"),
     ("gb_per_s", "{:.1f} GB/s"),
     ("bus_gb_per_s", "{:.1f} GB/s bus"),
+    ("gb_per_s_total", "{:.1f} GB/s together"),
+    ("gb_per_s_slowest", "{:.1f} GB/s the slowest"),
     ("rel_error", "rel {:.1e}"),
     ("fp8_rel_error", "rel {:.1e}"),
     ("merge_rel_error", "rel {:.1e}"),
@@ -89,9 +91,14 @@ SHOWN: tuple[tuple[str, str], ...] = (
 """Values worth a place on the screen; zeros of faults are left out."""
 
 FAULT_COUNTS = frozenset({"wrong_bytes", "nonfinite", "wrong", "wrong_words"})
+COMPARED = ("wrong", "wrong_words")
+"""Counts of tests that compare every value: where there is no rate beside them, that none was wrong is the result."""
+RATES = frozenset({"tflops", "gb_per_s", "bus_gb_per_s"})
 
 
 def _figures(values: Mapping[str, float]) -> Iterable[str]:
+    if not RATES & values.keys() and any(values.get(name) == 0 for name in COMPARED):
+        yield "values right"
     for name, form in SHOWN:
         if name in values and not (name in FAULT_COUNTS and values[name] == 0) and not (name == "first_call_s" and values[name] < 1):
             yield form.format(values[name])

@@ -36,7 +36,6 @@ class SmokeTest:
 
 SCRIPTS: tuple[Script, ...] = (
     Script(name="smoke_shared.py", children=ONE_PER_GPU),
-    Script(name="smoke_attention.py", children=ONE_PER_GPU),
     Script(name="smoke_fa3.py", children=ONE_PER_GPU),
     Script(name="smoke_triton.py", children=ONE_FOR_ALL),
     Script(name="smoke_deepgemm.py", children=ONE_FOR_ALL),
@@ -45,6 +44,7 @@ SCRIPTS: tuple[Script, ...] = (
     Script(name="smoke_numerics.py", children=ONE_PER_GPU),
 )
 
+# Within a script the tests run in this order: what is right comes before what is fast, since rates wait until their GPU is quiet.
 SMOKE_TESTS: tuple[SmokeTest, ...] = (
     SmokeTest(
         name="fp8-cast", script="smoke_shared.py", about="cast to FP8 E4M3 and back: values, subnormals, NaN, what happens above 448"
@@ -62,6 +62,9 @@ SMOKE_TESTS: tuple[SmokeTest, ...] = (
         about="how precisely FP8 products accumulate, fast against accurate",
         level="full",
     ),
+    SmokeTest(
+        name="attention", script="smoke_shared.py", about="torch's attention, each back end against FP64; split-KV merge", deadline_s=40
+    ),
     SmokeTest(name="silent-corruption", script="smoke_shared.py", about="one BF16 product many times, bit for bit the same", deadline_s=30),
     SmokeTest(name="bf16-rate", script="smoke_shared.py", about="BF16 matrix product, TFLOP/s"),
     SmokeTest(name="fp8-rate", script="smoke_shared.py", about="FP8 matrix product, TFLOP/s"),
@@ -70,19 +73,16 @@ SMOKE_TESTS: tuple[SmokeTest, ...] = (
         name="pcie", script="smoke_shared.py", about="pinned copies between host and GPU, with the link read under load", deadline_s=60
     ),
     SmokeTest(
-        name="attention", script="smoke_attention.py", about="torch's attention, each back end against FP64; split-KV merge", deadline_s=40
+        name="fa3", script="smoke_fa3.py", about="every FlashAttention-3 provider: import, odd shapes against FP64, FP8", deadline_s=60
     ),
+    SmokeTest(name="fa3-rate", script="smoke_fa3.py", about="attention forward, TFLOP/s: tells FA3 from FA2", deadline_s=30),
     SmokeTest(
         name="flashmla",
-        script="smoke_attention.py",
+        script="smoke_fa3.py",
         about="FlashMLA dense decode against FP64",
         modules=("flash_mla", "sgl_kernel"),
         deadline_s=40,
     ),
-    SmokeTest(
-        name="fa3", script="smoke_fa3.py", about="every FlashAttention-3 provider: import, odd shapes against FP64, FP8", deadline_s=60
-    ),
-    SmokeTest(name="fa3-rate", script="smoke_fa3.py", about="attention forward, TFLOP/s: tells FA3 from FA2", deadline_s=30),
     SmokeTest(
         name="triton",
         script="smoke_triton.py",

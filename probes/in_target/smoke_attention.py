@@ -1,6 +1,7 @@
 """torch's own attention, one back end after the other, against FP64; the split-KV merge; FlashMLA where it is installed.
 
-Run by the patient's interpreter: standard library, torch and what the tests are named after; Python 3.9 and newer.
+Run by the patient's interpreter: standard library, torch and what the tests are named after; Python 3.9 and newer. smoke_shared.py runs
+torch's own attention with the other tests of torch, smoke_fa3.py FlashMLA with the other extensions; alone this script runs both.
 """
 
 import collections

@@ -1,7 +1,8 @@
 """Collectives over all GPUs in bounded time: one process a GPU, values compared, bus rates; and again without left-over switches.
 
-Run by the patient's interpreter: standard library and torch only, Python 3.9 and newer. Without --rank this is the conductor, which imports no
-torch: it starts the ranks, passes the store's port on, watches how far each one is, and names the one that others wait for.
+Run by the patient's interpreter: standard library and torch only, Python 3.9 and newer. The conductor imports torch and never touches CUDA, so
+that it can fork the ranks, which start CUDA themselves. It passes the store's port on, watches how far each one is, and names the one that others
+wait for.
 """
 
 import contextlib
@@ -15,10 +16,11 @@ import os
 import re
 import selectors
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
+import warnings
 
 
 def load_common():
@@ -32,18 +34,13 @@ def load_common():
 
 
 common = load_common()
-SCRIPT = sys._getframe().f_code.co_filename
-
-# With -c the first entry of sys.path is the current directory, which must not shadow the patient's modules.
-BOOTSTRAP = (
-    "import sys\nif sys.path[:1] == ['']: del sys.path[0]\n"
-    "exec(compile(open(sys.argv[1], 'rb').read(), sys.argv[1], 'exec'), {'__name__': '__main__'})"
-)
 MIB = 1 << 20
 TEST = "collectives"
+PR_SET_PDEATHSIG = 1
+"""Of prctl(2): the signal that a process gets when the one that forked it ends."""
 CPU_RANKS = 2
-NEEDED_BYTES = 3 << 30
-"""Of each GPU: a GiB of buffers, about as much for NCCL's own, and a GiB to spare."""
+NEEDED_BYTES = 9 << 28
+"""Of each GPU: a quarter of a GiB for one buffer, a GiB for CUDA's and NCCL's own, and a GiB to spare."""
 SHARE_OF_DEADLINE = 0.85
 """The rest is for ending the ranks and telling, before the doctor ends this process."""
 TAIL_BYTES = 3000
@@ -63,6 +60,41 @@ CONFIGURATIONS = ("/etc/nccl.conf", "~/.nccl.conf")
 # --- the conductor ----------------------------------------------------------------------------------------------------
 
 
+class Forked:
+    """A forked process that reads lines from this one."""
+
+    def __init__(self, pid, orders):
+        self.pid, self.orders = pid, orders
+        self.status = None
+
+    def poll(self):
+        """None while it runs, then its exit status, or its signal as a negative number."""
+        if self.status is None:
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = self.pid, 0
+            if pid:
+                self.status = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+        return self.status
+
+    def kill(self):
+        """End it, if it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self):
+        """Wait for its end, but not for ever."""
+        deadline = time.monotonic() + 5
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def tell(self, text):
+        """Write a line; it may be gone already."""
+        with contextlib.suppress(OSError):
+            os.write(self.orders, text.encode() + b"\n")
+
+
 class Rank:
     """One process of the group, as the conductor sees it."""
 
@@ -74,12 +106,6 @@ class Rank:
         # (outcome, text) once it said why it cannot go on.
         self.failed = None
         self.done = False
-
-    def tell(self, text):
-        """Write a line to the rank; it may be gone already."""
-        with contextlib.suppress(OSError):
-            self.process.stdin.write(text.encode() + b"\n")
-            self.process.stdin.flush()
 
     def ended(self):
         """Whether the process is gone, and how."""
@@ -109,8 +135,6 @@ class Unavailable(Exception):
 def collectives(context):
     """The sequence as the environment is, then without the switches that were left in it, and the factor between the two."""
     plan = context.plan
-    if plan.device == "cuda" and not plan.gpus:
-        plan.gpus = [(str(ordinal), "") for ordinal in range(visible_gpus())]
     world = CPU_RANKS if plan.device == "cpu" else len(plan.gpus)
     if world < 2:
         yield context.skipped("one GPU has no peer")
@@ -139,7 +163,19 @@ def collectives(context):
 
 
 def visible_gpus():
-    """How many GPUs the driver shows this process, where NVML did not say."""
+    """How many GPUs the driver shows, where NVML did not say. A process of its own asks: who has started CUDA cannot fork."""
+    pid = os.fork()
+    if not pid:
+        try:
+            os._exit(count_of_driver())
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
+
+
+def count_of_driver():
+    """The driver's count of GPUs."""
     count = ctypes.c_int()
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -177,49 +213,70 @@ def conduct(context, world, switches, deadline, rates_why):
     """Run the group once: ({path: (values, notes)}, notes of the run). Raises Trouble; no process of the group survives."""
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="dsdoctor-", dir=context.plan.scratch or None))
-        ranks = [start_rank(context, number, world, switches, scratch, rates_why) for number in range(world)]
+        ranks = []
         stack.callback(end, ranks)
+        # The thread that watches the time would be missing in the ranks, which would then wait for it.
+        faulthandler.cancel_dump_traceback_later()
+        for number in range(world):
+            ranks.append(start_rank(context, number, world, switches, scratch, rates_why, ranks))
+        context.watch()
         watch(context, ranks, deadline, stack)
         logs = {rank.number: read_tail(rank.log, 1 << 20) for rank in ranks}
         return combined(context, ranks, world), notes_of(logs)
 
 
-def start_rank(context, number, world, switches, scratch, rates_why):
-    """Start one rank with a pipe for what it says and files for NCCL's log and its standard error."""
-    plan = context.plan
+def start_rank(context, number, world, switches, scratch, rates_why, ranks):
+    """Fork one rank with a pipe for what it says, one for what it is told, and files for NCCL's log and its standard error."""
     log, errors = (os.path.join(scratch, "rank-%d.%s" % (number, kind)) for kind in ("nccl.log", "stderr"))
-    read_end, write_end = os.pipe()
-    environment = {**os.environ, **switches, "DSDOCTOR_RESULT_FD": str(write_end), "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": log}
-    environment.pop("NCCL_DEBUG_SUBSYS", None)
-    arguments = ["--device", plan.device, "--scratch", scratch, "--gpus", ",".join("%s@%s" % gpu for gpu in plan.gpus)]
-    arguments += ["--rank", "%d/%d" % (number, world)]
-    if rates_why:
-        arguments.append("--correct-only")
+    said, say_end = os.pipe()
+    orders, order_end = os.pipe()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with warnings.catch_warnings():
+        # Python warns of threads; those that libraries start at import are made for forks.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        try:
+            for descriptor in [said, order_end] + [one for rank in ranks for one in (rank.descriptor, rank.process.orders)]:
+                os.close(descriptor)
+            settle(context.plan, say_end, orders, errors, dict(switches, NCCL_DEBUG="INFO", NCCL_DEBUG_FILE=log))
+            be_rank(context, number, world, bool(rates_why))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+        finally:
+            os._exit(1)
+    os.close(say_end)
+    os.close(orders)
+    os.set_blocking(said, False)
+    return Rank(number, Forked(pid, order_end), said, log, errors)
+
+
+def settle(plan, say_end, orders, errors, environment):
+    """In a rank that was just forked: streams and environment of its own, and an end with the conductor. It stays in the conductor's group."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     with open(errors, "wb") as file:
-        # The ranks stay in this process's group, so that whoever ends that ends them too.
-        process = subprocess.Popen(
-            [sys.executable, "-c", BOOTSTRAP, SCRIPT, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=file,
-            stderr=file,
-            env=environment,
-            pass_fds=(write_end,),
-        )
-    os.close(write_end)
-    os.set_blocking(read_end, False)
-    return Rank(number, process, read_end, log, errors)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.dup2(orders, 0)
+    sys.stdin = os.fdopen(0)
+    common.RESULT_FD = say_end
+    plan.stacks = sys.stderr
+    plan.own_scratch = ""
+    faulthandler.enable(file=plan.stacks)
+    os.environ.update(environment)
+    os.environ.pop("NCCL_DEBUG_SUBSYS", None)
 
 
 def end(ranks):
     """Kill what is left of the group."""
     for rank in ranks:
-        with contextlib.suppress(OSError):
-            rank.process.kill()
+        rank.process.kill()
     for rank in ranks:
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            rank.process.wait(5)
-        with contextlib.suppress(OSError):
-            rank.process.stdin.close()
+        rank.process.wait()
+        os.close(rank.process.orders)
         os.close(rank.descriptor)
 
 
@@ -287,14 +344,14 @@ def follow(context, rank, event, ranks, waiting, stack):
         raise Unavailable(event["kind"], event["reason"])
     elif kind == "port":
         for other in ranks[1:]:
-            other.tell(str(event["port"]))
+            other.process.tell(str(event["port"]))
     elif kind in ("meeting", "timing"):
         waiting.add((kind, rank.number))
         if all((kind, other.number) in waiting for other in ranks):
             started = time.monotonic()
             hold_gpus(context, stack, fcntl.LOCK_SH if kind == "meeting" else fcntl.LOCK_EX)
             for other in ranks:
-                other.tell("go")
+                other.process.tell("go")
             return time.monotonic() - started
     elif kind == "result":
         rank.results[event["path"]] = event
@@ -418,7 +475,6 @@ def combined(context, ranks, world):
 
 STAGES = (
     "starting",
-    "importing torch",
     "initialising CUDA",
     "ready to join",
     "joining the group",
@@ -461,23 +517,10 @@ class Group:
             self.distributed.barrier()
 
 
-def take(name):
-    """An argument with its value, taken out of sys.argv before the plan is read."""
-    place = sys.argv.index(name)
-    value = sys.argv[place + 1]
-    del sys.argv[place : place + 2]
-    return value
-
-
-def be_rank():
+def be_rank(context, number, world, correct_only):
     """Join the group and go through the sequence; what goes wrong is said, and the process ends."""
-    number, world = (int(part) for part in take("--rank").split("/"))
-    correct_only = "--correct-only" in sys.argv
-    if correct_only:
-        sys.argv.remove("--correct-only")
-    plan = common.read_plan()
-    fault = plan.faults.get(TEST, "")
-    torch, gpus, hidden = common.open_torch(plan)
+    torch, plan, fault = context.torch, context.plan, context.fault
+    gpus, hidden = common.open_gpus(plan, torch, plan.import_s)
     stage("ready to join")
     try:
         if hidden:
@@ -613,26 +656,33 @@ def gather_scatter_wrong(group):
 
 
 def rates(group):
-    """256 MiB through each collective, when the conductor has the GPUs for this group alone."""
-    torch, distributed, world = group.torch, group.distributed, group.world
-    size = (256 * MIB if group.device.type == "cuda" else MIB) // (world * 512) * world * 512
-    whole = torch.randn(size // 2, device=group.device, dtype=torch.bfloat16)
-    other = torch.empty_like(whole)
-    part = torch.empty(whole.numel() // world, dtype=whole.dtype, device=group.device)
-    calls = (
-        ("all-reduce", lambda: distributed.all_reduce(other)),
-        ("all-to-all", lambda: distributed.all_to_all_single(other, whole)),
-        ("all-gather", lambda: distributed.all_gather_into_tensor(other, part)),
-        ("reduce-scatter", lambda: distributed.reduce_scatter_tensor(part, whole)),
-    )
-    other.copy_(whole)
-    part.copy_(whole[: part.numel()])
+    """Time each collective when the conductor has the GPUs for this group alone, and give the memory back before others go on."""
     stage("waiting for a quiet moment")
     common.say("timing")
     sys.stdin.readline()
-    for path, call in calls:
+    time_all(group)
+    common.give_back_memory()
+
+
+def time_all(group):
+    """256 MiB through each collective, 128 through all-to-all.
+
+    One buffer serves all: in place as NCCL defines that (a rank's own part lies where it belongs in the whole), all-to-all from one half to the other.
+    """
+    torch, distributed, number, world = group.torch, group.distributed, group.number, group.world
+    size = (256 * MIB if group.device.type == "cuda" else MIB) // (world * 512) * world * 512
+    whole = torch.randn(size // 2, device=group.device, dtype=torch.bfloat16)
+    one, other = whole.chunk(2)
+    part = whole.chunk(world)[number]
+    calls = (
+        ("all-reduce", size, lambda: distributed.all_reduce(whole)),
+        ("all-to-all", size // 2, lambda: distributed.all_to_all_single(other, one)),
+        ("all-gather", size, lambda: distributed.all_gather_into_tensor(whole, part)),
+        ("reduce-scatter", size, lambda: distributed.reduce_scatter_tensor(part, whole)),
+    )
+    for path, own_size, call in calls:
         stage("timing " + path)
-        attempt_rate(group, path, call, size)
+        attempt_rate(group, path, call, own_size)
 
 
 def attempt_rate(group, path, call, size):
@@ -669,21 +719,19 @@ def heeded(context, unavailable):
 def main():
     """The conductor: one test, once for all GPUs."""
     plan = common.read_plan()
-    plan.stacks = os.fdopen(os.dup(2), "w")
+    torch, plan.import_s = common.import_torch(plan)
+    if plan.device == "cuda" and not plan.gpus:
+        plan.gpus = [(str(ordinal), "") for ordinal in range(visible_gpus())]
+    # On behalf of the ranks; the conductor holds no GPU itself, so the context has none to synchronise.
+    common.take_turns(plan, [int(index) for index, _ in plan.gpus])
     common.say("stage", at=time.monotonic(), name="starting the ranks")
-    # The conductor holds no GPU itself, so the context has none to synchronise.
-    context = common.Context(None, plan, TEST, None, [])
-    if not plan.tests or TEST in plan.tests:
-        unavailable = []
-        common.run_one(lambda context: heeded(context, unavailable), context)
-        if unavailable:
-            common.unavailable(plan, *unavailable[0].args)
+    unavailable = []
+    common.run_one(lambda context: heeded(context, unavailable), common.Context(torch, plan, TEST, None, []))
+    if unavailable:
+        common.unavailable(plan, *unavailable[0].args)
     common.say("done", at=time.monotonic())
     common.leave(plan, 0)
 
 
 if __name__ == "__main__":
-    if "--rank" in sys.argv:
-        be_rank()
-    else:
-        main()
+    main()

@@ -28,7 +28,15 @@ SPARE_BYTES = 1 << 30
 OWN_LIMIT_BYTES = 2 << 30
 LOCK_WAIT_S = 30.0
 CONTEXTS_AT_ONCE = 2
-"""Children that use one GPU at the same time: a CUDA context alone takes about half a GiB of its memory, and a node that works must not be crowded."""
+"""Children that use one GPU at the same time: a CUDA context alone takes about 0.55 GiB of it, and a node that works must not be crowded.
+
+How a run stays under 2 GiB on each GPU. All children import torch and their libraries at once, without a context. Then each takes a place on
+every GPU it uses, and keeps it until it ends. Of the children that need several GPUs at once only one has places: first the ranks of the
+collectives, since their conductor starts no CUDA and is the first to ask, beside them the tests of torch; the others follow as places become
+free. So a GPU has two contexts, and in the first moments a third one of the probe `torch`, while the tests of what is right need at most
+0.15 GiB. Rates come last: their tensors, at most 0.3 GiB, live only while their child has the GPU alone, when the other child holds its context
+and at most the buffers of NCCL.
+"""
 RUN_S = 0.03
 """Shortest run of a timed call: long enough for the clocks to rise and to be read."""
 IMPORT_DEADLINE_S = 100.0
@@ -133,6 +141,12 @@ class Gpu:
 
 def open_torch(plan):
     """Import torch and find the GPUs of the plan: (torch, [Gpu], {index: why not}); says `unavailable` and ends when that fails."""
+    torch, import_s = import_torch(plan)
+    return (torch, *open_gpus(plan, torch, import_s))
+
+
+def import_torch(plan):
+    """(torch, seconds its import took). CUDA is not touched and no thread is started, so that the process may fork afterwards."""
     faulthandler.dump_traceback_later(IMPORT_DEADLINE_S, exit=True, file=plan.stacks)
     say("stage", at=time.monotonic(), name="importing torch")
     started = time.monotonic()
@@ -141,18 +155,25 @@ def open_torch(plan):
     except BaseException as error:
         missing = isinstance(error, ImportError) and getattr(error, "name", None) == "torch"
         unavailable(plan, "no_torch" if missing else "import_error", traceback.format_exception_only(type(error), error)[-1].strip())
-    imported = time.monotonic()
+    faulthandler.cancel_dump_traceback_later()
+    # What is alive now stays alive: the collections after each test need not look at it.
+    gc.freeze()
+    return torch, time.monotonic() - started
+
+
+def open_gpus(plan, torch, import_s):
+    """Start CUDA and find the GPUs of the plan: ([Gpu], {index: why not}); says `ready`, or `unavailable` and ends."""
+    faulthandler.dump_traceback_later(IMPORT_DEADLINE_S, exit=True, file=plan.stacks)
+    started = time.monotonic()
     # References are computed on a few cores: every GPU of the node has children at the same time.
     torch.set_num_threads(min(4, torch.get_num_threads()))
     if plan.device == "cpu":
         gpus, hidden = [Gpu(None, None, "", "cpu", (0, 0))], {}
     else:
         gpus, hidden = find_gpus(torch, plan)
-    # What is alive now stays alive: the collections after each test need not look at it.
-    gc.freeze()
-    say("ready", at=time.monotonic(), torch=str(torch.__version__), import_s=imported - started, init_s=time.monotonic() - imported)
+    say("ready", at=time.monotonic(), torch=str(torch.__version__), import_s=import_s, init_s=time.monotonic() - started)
     faulthandler.cancel_dump_traceback_later()
-    return torch, gpus, hidden
+    return gpus, hidden
 
 
 def unavailable(plan, kind, reason):
@@ -318,7 +339,10 @@ class Context:
 
     @contextlib.contextmanager
     def alone(self, *extra):
-        """Hold the GPU (and each named thing, such as 'host-links') against the other children while a rate is measured."""
+        """Hold the GPU (and each named thing, such as 'host-links') against the other children while a rate is measured.
+
+        Large tensors belong inside, and must be dropped before the end: their memory is given back before another child goes on.
+        """
         names = sorted("gpu-%d" % index for index in self.indices()) + sorted(extra)
         with contextlib.ExitStack() as held:
             # Waiting for another test is not this test's fault.
@@ -327,8 +351,8 @@ class Context:
                 held.enter_context(lock(self.plan.scratch, name))
             self.watch()
             yield
-            if self.on_gpu and self.gpu is not None:
-                self.torch.cuda.synchronize(self.device)
+            self.synchronize()
+            give_back_memory()
 
     def watch(self):
         """Start the time of this test (again): past its deadline the process writes its stack and is gone."""
@@ -444,14 +468,27 @@ def release(name):
     fcntl.flock(_LOCK_FILES[name], fcntl.LOCK_UN)
 
 
-def take_turns(plan, gpus):
-    """Wait until fewer than two other children use each GPU; the place is kept until this process ends. Nothing waits for ever."""
-    for index in sorted(gpu.index for gpu in gpus if gpu.index is not None):
-        deadline = time.monotonic() + LOCK_WAIT_S
-        places = [open(os.path.join(plan.scratch, "gpu-%d-place-%d.lock" % (index, number)), "w") for number in range(CONTEXTS_AT_ONCE)]
-        while not any(taken(place) for place in places) and time.monotonic() < deadline:
-            time.sleep(0.005)
-        _PLACES.extend(places)
+def take_turns(plan, indices):
+    """Wait until fewer than two other children use each of these GPUs, and no other several; kept until this process and its forks end."""
+    wanted = sorted(set(indices) - {None})
+    if len(wanted) > 1:
+        take_place(plan, "several GPUs", 1)
+    for index in wanted:
+        take_place(plan, "GPU %d" % index, CONTEXTS_AT_ONCE)
+
+
+def take_place(plan, name, count):
+    """Take one of some places, unless this process has one. All children ask in the same order, and nothing waits for ever."""
+    if name in _PLACES:
+        return
+    say("stage", at=time.monotonic(), name="waiting for a place on %s" % name)
+    stem = os.path.join(plan.scratch, name.lower().replace(" ", "-"))
+    places = [open("%s-place-%d.lock" % (stem, number), "w") for number in range(count)]
+    deadline = time.monotonic() + LOCK_WAIT_S
+    while not any(taken(place) for place in places) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    _PLACES[name] = places
+    say("stage", at=time.monotonic(), name="between tests")
 
 
 def taken(file):
@@ -463,8 +500,8 @@ def taken(file):
     return True
 
 
-_PLACES = []
-"""Kept open: closing one would free the place."""
+_PLACES = {}
+"""By name, kept open: closing one would free the place."""
 
 
 @contextlib.contextmanager
@@ -517,25 +554,39 @@ def compiled_outcome(error):
     return "error" if outcome == "refused" and not isinstance(error, (Refused, NotImplementedError)) else outcome
 
 
-def main(gpu_tests, node_tests=None):
+def main(gpu_tests, node_tests=None, load=None):
     """Run the plan: `gpu_tests` (name to body(context), once for each GPU), then `node_tests` (once, with context.gpus). Ends the process.
 
-    A body yields results. What it raises beside that is the result of the test.
+    A body yields results. What it raises beside that is the result of the test. `load(context)` imports what the tests need beside torch,
+    before this process takes a place on a GPU; what fails there is told by the test that meets it again.
     """
     plan = read_plan()
     torch, gpus, hidden = open_torch(plan)
-    take_turns(plan, gpus)
     wanted = plan.tests or [*gpu_tests, *(node_tests or {})]
+    if load is not None and gpus:
+        load_libraries(load, Context(torch, plan, wanted[0], gpus[0], gpus))
     for name in wanted:
         if name in gpu_tests:
             for index, why in hidden.items():
                 report_skip(name, index, why)
             for gpu in gpus:
+                take_turns(plan, [gpu.index])
                 run_one(gpu_tests[name], Context(torch, plan, name, gpu, gpus))
         elif node_tests and name in node_tests:
+            take_turns(plan, [gpu.index for gpu in gpus])
             run_one(node_tests[name], Context(torch, plan, name, None, gpus))
     say("done", at=time.monotonic())
     leave(plan, 0)
+
+
+def load_libraries(load, context):
+    """Import what the tests need, within the time of the first of them."""
+    say("stage", at=time.monotonic(), name="importing what the tests need")
+    context.watch()
+    with contextlib.suppress(Exception):
+        load(context)
+    faulthandler.cancel_dump_traceback_later()
+    say("stage", at=time.monotonic(), name="between tests")
 
 
 def report_skip(test, gpu, why):

@@ -1,4 +1,5 @@
-"""FlashAttention-3 from every provider that an environment may hold, on odd shapes against FP64, and the rate that tells it from FlashAttention-2.
+"""FlashAttention-3 from every provider that an environment may hold, on odd shapes against FP64, and the rate that tells it from FlashAttention-2;
+FlashMLA too.
 
 Run by the patient's interpreter in a process of its own: these extensions may end it. Python 3.9 and newer.
 """
@@ -333,20 +334,30 @@ def rate_shape(context):
         return shape("", queries=128, heads=2, dim=64, causal=False)
     for length in (8192, 4096, 2048):
         what = shape("", batch=1, queries=length, heads=32, causal=False)
-        if context.has_room(6 * 2 * what.batch * length * what.heads * what.dim):
+        if context.has_room(5 * 2 * what.batch * length * what.heads * what.dim):
             return what
     raise common.Skip("too little GPU memory is free for a rate")
 
 
-def rate_result(context, path, generation, attend, what, tensors):
+def rate_operands(context, what):
+    """Query, key and value made in BF16 at once: the detour over FP32 would take as much memory again."""
+    generator, size = context.generator(), (what.batch, what.queries, what.heads, what.dim)
+    return [context.normal(*size, generator=generator, dtype=context.torch.bfloat16) for _ in range(3)]
+
+
+def rate_result(context, path, generation, attend, what):
     """TFLOP/s of one forward."""
     torch = context.torch
 
+    def timed():
+        tensors = rate_operands(context, what)
+        return context.best_call_s(lambda: attend(*tensors, what.causal), calls=10, repeats=2)
+
     def body():
-        # Kernels are loaded or compiled here, so that nobody waits for that.
-        _, first_s = called(context, attend, *tensors, what.causal)
+        # Kernels are loaded or compiled on a short sequence here, so that nobody waits for that.
+        _, first_s = called(context, attend, *rate_operands(context, what._replace(queries=min(512, what.queries))), what.causal)
         with torch.no_grad(), context.alone():
-            call_s = context.best_call_s(lambda: attend(*tensors, what.causal), calls=10, repeats=2)
+            call_s = timed()
         operations = 4.0 * what.batch * what.heads * what.queries * what.keys * what.dim
         return {"tflops": operations / call_s / 1e12, "call_s": call_s, "first_call_s": first_s}, {"calls": context.calls}
 
@@ -358,7 +369,6 @@ def fa3_rate(context):
     """Every FlashAttention-3 that opens, beside what torch runs without it (its flash back end is FlashAttention-2)."""
     context.rates_allowed()
     what = rate_shape(context)
-    tensors = reference.operands(context, what)
     chosen = [provider for provider in providers() if not provider.late or context.full]
     for provider in chosen:
         if not_for(context, provider.generation):
@@ -369,15 +379,23 @@ def fa3_rate(context):
             except Exception:
                 # The test fa3 has told why.
                 continue
-            yield rate_result(context, provider.path, provider.generation, attend, what, tensors)
+            yield rate_result(context, provider.path, provider.generation, attend, what)
     backends = (("sdpa-flash", "FLASH_ATTENTION"),) + ((("sdpa-cudnn", "CUDNN_ATTENTION"),) if context.full else ())
     for path, backend in backends:
 
         def attend(q, k, v, causal, backend=backend):
             return reference.sdpa(context, backend, q, k, v, causal)
 
-        yield rate_result(context, path, "FA2" if backend == "FLASH_ATTENTION" else "cuDNN", attend, what, tensors)
+        yield rate_result(context, path, "FA2" if backend == "FLASH_ATTENTION" else "cuDNN", attend, what)
+
+
+def load(context):
+    """Import what the tests open; several of these libraries are large."""
+    for provider in providers():
+        if provider.open is not torch_hook and not not_for(context, provider.generation) and (context.full or not provider.late):
+            with contextlib.suppress(Exception), provider.open(context):
+                pass
 
 
 if __name__ == "__main__":
-    common.main({"fa3": fa3, "fa3-rate": fa3_rate})
+    common.main({"fa3": fa3, "fa3-rate": fa3_rate, "flashmla": reference.flashmla}, load=load)

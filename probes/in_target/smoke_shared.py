@@ -1,4 +1,4 @@
-"""The smoke tests that cannot crash: FP8 cast and products, silent corruption, rates, copies. One process for a GPU, one import of torch.
+"""The smoke tests of torch itself: FP8 cast and products, attention, silent corruption, rates, copies. One process for a GPU, one import of torch.
 
 Run by the patient's interpreter: standard library and torch only, Python 3.9 and newer.
 """
@@ -9,17 +9,18 @@ import os
 import sys
 
 
-def load_common():
-    """smoke_common.py of this folder under a name nobody else has: the folder itself must not come onto sys.path."""
-    path = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "smoke_common.py")
-    spec = importlib.util.spec_from_file_location("_dsdoctor_smoke_common", path)
+def load_attention():
+    """smoke_attention.py of this folder under a name nobody else has: the folder itself must not come onto sys.path."""
+    path = os.path.join(os.path.dirname(sys._getframe().f_code.co_filename), "smoke_attention.py")
+    spec = importlib.util.spec_from_file_location("_dsdoctor_smoke_attention", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
 
 
-common = load_common()
+torch_attention = load_attention()
+common = torch_attention.common
 MIB = 1 << 20
 ROWS, COLUMNS, INNER = 256, 512, 1024
 """Shape of the correctness products; the inner size is a multiple of 512 since torch 2.9 pads block scales wrongly otherwise."""
@@ -245,9 +246,12 @@ def fp8_accumulation(context):
 
 def checksum(torch, tensor):
     """A number that any changed bit or swapped element of a BF16 tensor changes, made of integers only."""
-    bits = tensor.contiguous().view(torch.int16).view(-1).to(torch.int64)
-    weights = torch.arange(bits.numel(), device=bits.device) % 65521 + 1
-    return "%016x" % (int((bits * weights).sum()) & (1 << 64) - 1)
+    total, first = 0, 0
+    for part in tensor.contiguous().view(torch.int16).view(-1).split(MIB):
+        weights = torch.arange(first, first + part.numel(), device=part.device) % 65521 + 1
+        total += int((part.to(torch.int64) * weights).sum())
+        first += part.numel()
+    return "%016x" % (total & (1 << 64) - 1)
 
 
 def silent_corruption(context):
@@ -279,28 +283,27 @@ def silent_corruption(context):
 # --- rates ------------------------------------------------------------------------------------------------------------
 
 
-def rate_size(context, bytes_per_element):
-    """Edge of the square product: 8192, or less where memory is short."""
+def rate_edge(context):
+    """Edge of the larger operand: 8192, or less where memory is short. The other has half the rows: as fast, and all fits in 256 MiB."""
     if not context.on_gpu:
         return 256
-    for size in (8192, 4096, 2048):
-        if context.has_room(size * size * bytes_per_element):
-            return size
-    context.need(2048 * 2048 * bytes_per_element)
+    for edge in (8192, 4096, 2048):
+        if context.has_room(4 * edge * edge):
+            return edge
+    context.need(4 * 2048 * 2048)
     return 2048
 
 
-def rate_of(context, path, prepare, bytes_per_element, dtype):
-    """TFLOP/s of a square product; random data, since zeros run faster."""
-    notes = {}
+def rate_of(context, path, prepare, dtype):
+    """TFLOP/s of a (edge/2, edge) x (edge, edge) product; random data, since zeros run faster."""
 
     def body():
         context.rates_allowed()
         with context.alone():
-            size = rate_size(context, bytes_per_element)
-            call_s = context.best_call_s(prepare(size))
-        notes.update(shape="%dx%dx%d" % (size, size, size), calls=context.calls)
-        return {"tflops": 2.0 * size**3 / call_s / 1e12, "call_s": call_s, "first_call_s": context.first_call_s}, notes
+            edge = rate_edge(context)
+            call_s = context.best_call_s(prepare(edge // 2, edge))
+        values = {"tflops": 2.0 * (edge // 2) * edge**2 / call_s / 1e12, "call_s": call_s, "first_call_s": context.first_call_s}
+        return values, {"shape": "%dx%dx%d" % (edge // 2, edge, edge), "calls": context.calls}
 
     return context.attempt(path, body, dtype=dtype)
 
@@ -309,44 +312,61 @@ def bf16_rate(context):
     """Dense BF16 product."""
     torch = context.torch
 
-    def prepare(size):
+    def prepare(rows, edge):
         generator = context.generator()
-        a, b = (context.normal(size, size, generator=generator, dtype=torch.bfloat16) for _ in range(2))
-        output = torch.empty(size, size, device=context.device, dtype=torch.bfloat16)
+        a, b = (context.normal(count, edge, generator=generator, dtype=torch.bfloat16) for count in (rows, edge))
+        output = torch.empty(rows, edge, device=context.device, dtype=torch.bfloat16)
         return lambda: torch.mm(a, b, out=output)
 
     if context.on_gpu and context.capability < (8, 0):
         yield context.skipped("BF16 needs compute capability 8.0, this GPU has %d.%d" % context.capability, "torch.mm")
         return
-    yield rate_of(context, "torch.mm", prepare, 8, "bfloat16")
+    yield rate_of(context, "torch.mm", prepare, "bfloat16")
 
 
 def fp8_rate(context):
     """Dense FP8 product scaled per tensor, fast accumulation, BF16 output."""
     torch = context.torch
 
-    def prepare(size):
-        generator = context.generator()
+    def prepare(rows, edge):
+        generator, kind = context.generator(), common.float8(torch)
         factor = torch.tensor(0.01, device=context.device)
-        a, b = (common.to_float8(torch, context.normal(size, size, generator=generator, dtype=torch.bfloat16) * 64) for _ in range(2))
+        # In place, since copies would double the memory.
+        plain = (context.normal(count, edge, generator=generator, dtype=torch.bfloat16) for count in (rows, edge))
+        a, b = (tensor.mul_(64).clamp_(-common.E4M3_MAX, common.E4M3_MAX).to(kind) for tensor in plain)
         return lambda: private_scaled_mm(torch, a, b, factor, factor, use_fast_accum=True)
 
-    yield rate_of(context, "torch._scaled_mm", prepare, 12, "float8_e4m3fn")
+    yield rate_of(context, "torch._scaled_mm", prepare, "float8_e4m3fn")
+
+
+def same_bytes(torch, one, other):
+    """Whether two tensors of bytes are equal, compared in parts: at once it would take as much memory again."""
+    return all(bool(torch.equal(*parts)) for parts in zip(one.split(16 * MIB), other.split(16 * MIB)))
+
+
+def copy_size(context):
+    """Bytes to copy: at least twice the cache of the GPU."""
+    if not context.on_gpu:
+        return MIB
+    cache = getattr(context.torch.cuda.get_device_properties(context.device), "L2_cache_size", 0)
+    return (128 if cache <= 64 * MIB else 256) * MIB
 
 
 def memory_copy(context):
     """A copy inside GPU memory much larger than its cache; bytes read and bytes written both count."""
-    torch = context.torch
-    size = 256 * MIB if context.on_gpu else MIB
+    torch, size = context.torch, copy_size(context)
+
+    def timed():
+        source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=context.device, generator=context.generator())
+        target = torch.empty_like(source)
+        call_s = context.best_call_s(lambda: target.copy_(source))
+        return call_s, same_bytes(torch, context.observed(target), source)
 
     def body():
         context.rates_allowed()
         with context.alone():
             context.need(2 * size)
-            source = torch.randint(0, 256, (size,), dtype=torch.uint8, device=context.device, generator=context.generator())
-            target = torch.empty_like(source)
-            call_s = context.best_call_s(lambda: target.copy_(source))
-            same = bool(torch.equal(context.observed(target), source))
+            call_s, same = timed()
         return {"gb_per_s": 2 * size / call_s / 1e9, "call_s": call_s, "wrong_bytes": float(not same)}
 
     yield context.attempt("copy_", body, bytes=size)
@@ -369,7 +389,8 @@ def near_cpus(address):
 def pcie(context):
     """Copies between pinned host memory near the GPU and the GPU, one GPU at a time; the doctor reads the link meanwhile."""
     torch = context.torch
-    size = 256 * MIB if context.on_gpu else MIB
+    # Large enough for the full rate, small enough to be pinned in a moment.
+    size = 64 * MIB if context.on_gpu else MIB
     path = "pinned" if context.on_gpu else "pageable"
     before = os.sched_getaffinity(0)
     results = []
@@ -380,20 +401,21 @@ def pcie(context):
         return {"gb_per_s": size / call_s / 1e9, "call_s": call_s}
 
     def measure():
-        context.need(2 * size)
+        context.rates_allowed()
         cpus = near_cpus(context.gpu.address)
         if cpus:
             os.sched_setaffinity(0, cpus)
         host = torch.empty(size, dtype=torch.uint8, pin_memory=context.on_gpu)
-        there = torch.randint(0, 256, (size,), dtype=torch.uint8, device=context.device, generator=context.generator())
-        back = torch.empty_like(there)
         notes = {"bytes": size, "near_cpus": "bound" if cpus else "unknown"}
-        context.rates_allowed()
         with context.alone("host-links"):
+            context.need(2 * size)
+            there = torch.randint(0, 256, (size,), dtype=torch.uint8, device=context.device, generator=context.generator())
+            back = torch.empty_like(there)
             down = copy_rate(host, there)
             results.append(context.ran(path + " d2h", down, **notes))
             up = copy_rate(back, host)
-            wrong = float(not torch.equal(context.observed(back), there))
+            wrong = float(not same_bytes(torch, context.observed(back), there))
+            del there, back
             results.append(context.ran(path + " h2d", dict(up, wrong_bytes=wrong), **notes))
 
     try:
@@ -411,6 +433,7 @@ TESTS = {
     "fp8-block": fp8_block,
     "mxfp8": mxfp8,
     "fp8-accumulation": fp8_accumulation,
+    "attention": torch_attention.attention,
     "silent-corruption": silent_corruption,
     "bf16-rate": bf16_rate,
     "fp8-rate": fp8_rate,

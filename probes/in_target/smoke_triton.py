@@ -6,6 +6,7 @@ runs in Triton's interpreter.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
@@ -241,5 +242,11 @@ def triton_test(context):
     yield kernel_result(context, triton)
 
 
+def load(context):
+    """Import Triton; its interpreter is chosen by a switch that the test sets before."""
+    if context.on_gpu:
+        importlib.import_module("triton.language")
+
+
 if __name__ == "__main__":
-    common.main({"triton": triton_test})
+    common.main({"triton": triton_test}, load=load)
