@@ -116,7 +116,7 @@ def check(
             parts, checks, accepted = prepared or _prepare(only, ignore, waivers)
             if quick:
                 checks = tuple(item for item in checks if item.area != "smoke")
-            _in_force(parts.matrices).load({name for item in checks for name in item.matrices})
+            _load_what_judges(parts, checks)
             snapshot = take_snapshot("this machine")
         return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
@@ -696,6 +696,13 @@ def _redacted(snapshot: Snapshot) -> Snapshot:
     with contextlib.suppress(KeyError):
         return redact.redact(snapshot, hosts=(os.uname().nodename,), users=(pwd.getpwuid(os.getuid()).pw_name,))
     return redact.redact(snapshot, hosts=(os.uname().nodename,))
+
+
+def _load_what_judges(parts: Parts, checks: Sequence[Check]) -> None:
+    """Load what the checks will want while the probes still run."""
+    import packaging.requirements  # noqa: F401
+
+    _in_force(parts.matrices).load({name for item in checks for name in item.matrices})
 
 
 @functools.lru_cache(maxsize=1)

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
+
+from dsdoctor.record import dataclass
 
 SCHEMA = "dsdoctor.snapshot/1"
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from dsdoctor.facts import Origin, ProbeRun
+from dsdoctor.record import dataclass
 
 SCHEMA = "dsdoctor.report/1"
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, TypeVar
 
+from dsdoctor.record import dataclass
 from dsdoctor.versions import ComputeCapability, CudaVersion, DriverVersion, GpuTarget, LibraryVersion
 
 
@@ -1661,6 +1662,8 @@ class LogReading:
     expected: str = ""
     advice: str = ""
     """A remedy in prose that belongs in front of the rows of the check."""
+    disruption: str = "restart_process"
+    """The worst that following the advice brings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

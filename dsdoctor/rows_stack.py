@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsdoctor.record import dataclass
 from dsdoctor.rows import Basis, CompanionRelease, Source
 from dsdoctor.versions import ComputeCapability
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from dsdoctor.record import dataclass
 from dsdoctor.rows import Basis, Source
 
 

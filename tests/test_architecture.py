@@ -12,12 +12,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PATIENT = {"torch", "vllm", "sglang", "triton", "flash_attn", "numpy", "transformers"}
 LAYERS = {
-    "dsdoctor/facts.py": (),
+    "dsdoctor/record.py": (),
+    "dsdoctor/facts.py": ("dsdoctor.record",),
     "dsdoctor/errors.py": (),
     "dsdoctor/plain.py": (),
-    "dsdoctor/findings.py": ("dsdoctor.facts",),
+    "dsdoctor/findings.py": ("dsdoctor.facts", "dsdoctor.record"),
     "dsdoctor/versions.py": (),
-    "dsdoctor/rows.py": ("dsdoctor.versions",),
+    "dsdoctor/rows.py": ("dsdoctor.record", "dsdoctor.versions"),
     "dsdoctor/diagnose.py": (
         "dsdoctor",
         "dsdoctor.facts",
