@@ -82,8 +82,9 @@ def diagnose(
     """The report on one snapshot. `today` decides what is stale or expired; every other answer follows from the arguments."""
     started = time.perf_counter()
     judged = [_judge(check, snapshot.sections, knowledge, today) for check in checks]
+    has_trouble = False
     if snapshot.sections.log_events.value:
-        judged = _with_log(judged, snapshot.sections, knowledge)
+        judged, has_trouble = _with_log(judged, snapshot.sections, knowledge)
     all_notices = [*notices, *_probe_notices(snapshot), *_expired(waivers, today)]
     judged = [_waive(item, waivers, today) for item in judged]
     diagnosis = _fold(judged)
@@ -100,7 +101,7 @@ def diagnose(
         taken_at=snapshot.taken_at,
         origin=snapshot.origin,
         target=interpreter.path if interpreter else "",
-        verdict=_verdict(diagnosis, outcomes),
+        verdict=_verdict(diagnosis, outcomes, has_trouble),
         counts=_count(diagnosis, outcomes),
         diagnosis=diagnosis,
         outcomes=outcomes,
@@ -171,9 +172,9 @@ def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: 
     return _Judged(check, outcome(Status.NOT_APPLICABLE, aside.reason) if aside else outcome(Status.PASS))
 
 
-def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: KnowledgeSource) -> list[_Judged]:
-    """The judgements, together with what log lines prove and suggest."""
-    from dsdoctor.checks._from_log import World, doubts, joined, proofs
+def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: KnowledgeSource) -> tuple[list[_Judged], bool]:
+    """The judgements together with what log lines prove and suggest, and whether any line tells of trouble at all."""
+    from dsdoctor.checks._from_log import World, doubts, joined, proofs, tells_of_trouble
 
     names = ("cuda_toolkits", "driver_branches", "gpus", "health_limits", "torch")
     world = World(signatures=knowledge.matrix("log_signatures_matrix"), **{name: knowledge.matrix(f"{name}_matrix") for name in names})
@@ -205,7 +206,7 @@ def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: Knowledg
             doubts=(*item.outcome.doubts, doubt),
         )
         all_judged[check_id] = replace(item, outcome=outcome)
-    return list(all_judged.values())
+    return list(all_judged.values()), tells_of_trouble(sections, world)
 
 
 def _blocked(check: Check, sections: Sections) -> tuple[Status, str] | None:
@@ -333,11 +334,12 @@ def _count(diagnosis: Sequence[Diagnosis], outcomes: Sequence[Outcome]) -> Count
     )
 
 
-def _verdict(diagnosis: Sequence[Diagnosis], outcomes: Sequence[Outcome]) -> Verdict:
+def _verdict(diagnosis: Sequence[Diagnosis], outcomes: Sequence[Outcome], has_trouble: bool) -> Verdict:
+    """The worst finding decides; without one, something must have passed, and no line may tell of a failure that nothing explains."""
     severities = {item.severity for item in diagnosis}
     if Severity.ERROR in severities:
         return Verdict.BROKEN
     if Severity.WARNING in severities:
         return Verdict.DEGRADED
     passed = any(outcome.status is Status.PASS for outcome in outcomes)
-    return Verdict.HEALTHY if passed else Verdict.UNKNOWN
+    return Verdict.HEALTHY if passed and not has_trouble else Verdict.UNKNOWN

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dsdoctor.checks import CHECKS
 from dsdoctor.facts import LogEvent, Sections
+from dsdoctor.findings import Disruption
 from dsdoctor.matrix import Knowledge
 from dsdoctor.remedies import rows_of
 from dsdoctor.rows import LogReading, LogRole, LogSignature, LogSignatures, filled, names_in
@@ -88,6 +89,7 @@ def test_readings_name_what_exists(row: LogSignature, reading: LogReading) -> No
     cases = {one.case for one in rows_of(reading.check, KNOWLEDGE.load_table)}
     assert set(reading.cases) <= cases, f"{reading.check} has the cases {sorted(cases)}"
     assert reading.severity in ("error", "warning", "info")
+    assert Disruption(reading.disruption)
     assert reading.expected, "a finding shows what was expected beside what is"
     assert filled(reading.subject, {}).strip() or names_in(reading.subject, required=True)
     known = {one.id for one in SIGNATURES.signatures}

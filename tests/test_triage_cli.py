@@ -45,7 +45,7 @@ def test_standard_input_is_read_and_a_text_of_nothing_is_said_to_be_one() -> Non
     code, out, _ = run("--format", "json", "-", stdin=b"hello\nworld\n")
     report = json.loads(out)
     assert (code, report["verdict"], report["diagnosis"]) == (0, "unknown", [])
-    assert report["notices"][0]["text"] == "2 lines read; no output of a tool was recognised in them"
+    assert report["notices"][0]["text"] == "2 lines read; nothing in them was recognised"
 
 
 def test_no_form_lets_the_text_steer_its_reader(evidence: Path) -> None:
@@ -90,3 +90,30 @@ def test_code_in_markdown_cannot_be_closed_from_inside(text: str) -> None:
     fence = markdown.fence([text, "second"]).split("\n")
     assert fence[0].removesuffix("sh") == fence[-1]
     assert all(not line.startswith(fence[-1]) for line in fence[1:-1])
+
+
+def test_a_line_that_fits_several_causes_is_shown_with_what_tells_them_apart() -> None:
+    line = b"NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x62:0xffff:2477)\n"
+    for arguments in ((), ("--format", "markdown")):
+        code, out, _ = run(*arguments, "-", stdin=line)
+        assert code == 0
+        assert "RmInitAdapter failed" in out
+        assert out.index("power, slot or card") < out.index("open kernel modules") < out.index("older than the GPU")
+        assert "modinfo nvidia | grep license" in out
+
+
+@pytest.mark.parametrize("text", [b"", bytes(range(256)) * 40, b"Call me Ishmael. Some years ago, never mind how long precisely.\n" * 60])
+def test_a_text_without_evidence_is_said_to_be_one_and_what_to_paste(text: bytes) -> None:
+    _, terminal, _ = run("-", stdin=text)
+    _, markdown_text, _ = run("--format", "markdown", "-", stdin=text)
+    assert "UNKNOWN: nothing in the text was recognised" in terminal
+    assert "Nothing in this text was recognised" in markdown_text
+    assert all("python -m torch.utils.collect_env" in out for out in (terminal, markdown_text))
+    assert len(terminal.splitlines()) < 20  # nobody reads sixty lines that say that nothing is known
+
+
+def test_a_report_on_a_text_is_about_what_the_text_says(evidence: Path) -> None:
+    _, out, _ = run(str(evidence))
+    assert "not asked" not in out
+    assert "Not judged from this text" in out
+    assert "not asked" in run("--verbose", str(evidence))[1]

@@ -155,6 +155,7 @@ def test_several_causes_are_named_in_order_with_what_tells_them_apart() -> None:
     doubted = [item for item in report.outcomes if any("causes that fit" in doubt.reason for doubt in item.doubts)]
     assert {item.check for item in doubted} == {"gpu.lost", "driver.open-module-required", "driver.too-old-for-gpu"}
     assert all(item.status is Status.UNKNOWN and item.settle for item in doubted)
+    assert report.verdict is Verdict.UNKNOWN  # the kernel log holds no Xid, and yet nothing is healthy
 
 
 def test_lines_join_the_evidence_of_what_facts_show() -> None:

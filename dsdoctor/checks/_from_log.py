@@ -9,17 +9,48 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dsdoctor.checks.torch._gpus import fitting_builds
-from dsdoctor.facts import LogEvent, Sections
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity
+from dsdoctor.facts import NOT_ASKED, LogEvent, Section, Sections
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity
 from dsdoctor.remedies import MOST_REMEDIES, Remedies
-from dsdoctor.rows import CudaToolkits, DriverBranches, Gpus, HealthLimits, LogReading, LogRole, LogSignature, LogSignatures, Torch, filled
+from dsdoctor.rows import (
+    CudaToolkits,
+    DriverBranches,
+    Gpus,
+    HealthLimits,
+    LogReading,
+    LogRole,
+    LogSignature,
+    LogSignatures,
+    Torch,
+    filled,
+    names_in,
+)
 from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
 
 RemediesOf = Callable[[str], Remedies]
 MOST_LINES = 6
 """Lines shown as evidence of one finding."""
+TOLD_BY: Mapping[str, tuple[str, ...]] = {
+    "torch": ("torch_build",),
+    "torch_cuda": ("torch_build",),
+    "driver": ("kernel_driver", "nvml_versions"),
+    "driver_cuda": ("nvml_versions", "torch_runtime"),
+    "gpu": ("gpus",),
+    "cc": ("gpus",),
+    "gpu_count": ("gpus",),
+    "gpu_memory": ("gpus",),
+    "glibc": ("libc",),
+    "python": ("interpreter",),
+    "architecture": ("platform",),
+    "kernel": ("platform",),
+    "shm": ("shared_memory",),
+    "memlock": ("limits",),
+    "nvcc": ("cuda_toolkits",),
+}
+"""Names of facts that a summary may use, and the sections that tell them."""
 KNOWN_NAME = "="
 """In front of a name in the conditions of a reading: the name has a value."""
 
@@ -65,7 +96,7 @@ def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[P
         if row and reading:
             subject = _one_line(filled(reading.subject, _derived({**names, **event.captures, "line": event.text}, world))) or reading.check
             groups.setdefault((reading.check, subject), []).append(_Read(event, row, reading, subject))
-    found = [_proof(reads, names, world, remedies_of(check)) for (check, _), reads in groups.items()]
+    found = [_proof(reads, names, sections, world, remedies_of(check)) for (check, _), reads in groups.items()]
     return tuple(sorted(found, key=lambda proof: proof.order))
 
 
@@ -86,6 +117,12 @@ def doubts(sections: Sections, world: World, judged: Iterable[str]) -> Iterator[
                 cause.check,
                 Doubt(subject=event.where or "log", reason=f"'{_short(event.text)}': {rank}: {cause.text}", settle=cause.settle),
             )
+
+
+def tells_of_trouble(sections: Sections, world: World) -> bool:
+    """Whether any line tells of a failure, be it proved, suggested or a mere consequence."""
+    rows = (world.signatures.signature(event.signature) for event in sections.log_events.value or ())
+    return any(row is not None and row.role is not LogRole.CLUE for row in rows)
 
 
 def joined(finding: Finding, own: Severity, proof: Finding) -> Finding:
@@ -124,7 +161,7 @@ def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) 
     return next(fitting, None)
 
 
-def _proof(reads: Sequence[_Read], names: Mapping[str, str], world: World, remedies: Remedies) -> Proof:
+def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections, world: World, remedies: Remedies) -> Proof:
     first = reads[0]
     values = _derived({**names, **first.event.captures, "line": first.event.text}, world)
     fill = {name: text for name, template in first.reading.fill.items() if (text := filled(template, values))}
@@ -132,7 +169,8 @@ def _proof(reads: Sequence[_Read], names: Mapping[str, str], world: World, remed
     chosen = tuple(one for case in cases for one in remedies(case, **fill)[:1]) if len(cases) > 1 else remedies(*cases, **fill)
     own = filled(first.reading.advice, values)
     if own:
-        chosen = (Remedy(summary=own, steps=(own,), sources=first.row.basis.sources), *chosen[: MOST_REMEDIES - 1])
+        advice = Remedy(summary=own, steps=(own,), disruption=Disruption(first.reading.disruption), sources=first.row.basis.sources)
+        chosen = (advice, *chosen[: MOST_REMEDIES - 1])
     lines = [Evidence(where=read.event.where or "log", value=read.event.text) for read in reads[:MOST_LINES]]
     severity = Severity(first.reading.severity)
     if severity is Severity.ERROR and first.row.basis.weak:
@@ -145,12 +183,23 @@ def _proof(reads: Sequence[_Read], names: Mapping[str, str], world: World, remed
             summary=_one_line(filled(first.reading.summary, values)),
             cause=_one_line(filled(first.reading.cause, values)),
             expected=_one_line(filled(first.reading.expected, values)),
-            evidence=(*lines, *_beside(first.reading, names, world)),
+            evidence=(*lines, *_beside(first.reading, names, world), *_facts_used(first, values, sections)),
             remedies=chosen,
             sources=first.row.basis.sources,
             severity=severity,
         ),
     )
+
+
+def _facts_used(first: _Read, values: Mapping[str, str], sections: Sections) -> Iterator[Evidence]:
+    """The facts from elsewhere in the text that the summary names, with their places."""
+    texts = filled(first.reading.summary, values)
+    for name in sorted(names_in(first.reading.summary, required=False) - first.event.captures.keys()):
+        told: Section[Any] = next(
+            (found for one in TOLD_BY.get(name, ()) if (found := getattr(sections, one)).value is not None), NOT_ASKED
+        )
+        if told.value is not None and values.get(name) and values[name] in texts:
+            yield Evidence(where=told.found_via or TOLD_BY[name][0], value=f"{name.replace('_', ' ')} {values[name]}")
 
 
 def _beside(reading: LogReading, names: Mapping[str, str], world: World) -> Iterator[Evidence]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsdoctor.findings import Diagnosis, Disruption, Outcome, Remedy, Report, Severity, Status, Verdict, Verify
+from dsdoctor.render import evidence
 
 SMALLEST_WIDTH = 40
 SHOWN_EVIDENCE = 6
@@ -127,6 +128,7 @@ def render(report: Report, *, width: int, colour: bool, verbose: bool = False, u
             for number, item in enumerate(report.diagnosis, 1)
             if verbose or item.severity is not Severity.INFO  # a note is told in the line of its area
         ),
+        _suspicions(report, style),
         _verbose_tail(report, style) if verbose else [],
         _tail(report, style, verbose),
     ]
@@ -167,7 +169,8 @@ def _verdict(report: Report, style: Style) -> list[str]:
     colours = {Verdict.HEALTHY: "green", Verdict.DEGRADED: "yellow", Verdict.BROKEN: "red", Verdict.UNKNOWN: "yellow"}
     word = report.verdict.name
     unsettled = report.counts.unknown + report.counts.crashed
-    doubt = f", {_count(unsettled, 'check')} could not tell" if unsettled and report.verdict is not Verdict.UNKNOWN else ""
+    untold = not unsettled or report.verdict is Verdict.UNKNOWN or evidence.is_pasted(report)
+    doubt = "" if untold else f", {_count(unsettled, 'check')} could not tell"
     lines = style.wrap(f"{word}{_verdict_words(report)}{doubt}.", rest="  ")
     lines[0] = lines[0].replace(word, style.paint(style.paint(word, colours[report.verdict]), "bold"), 1)
     return lines
@@ -189,6 +192,8 @@ def _verdict_words(report: Report) -> str:
         passed = _count(report.counts.passed, "check")
         limited = report.counts.unknown + report.counts.crashed > 0
         return f" as far as could be told: {passed} passed" if limited else f": every check that applies here passed ({passed})"
+    if evidence.is_pasted(report):
+        return f": {'nothing that was recognised proves a problem' if evidence.anything_recognised(report) else 'nothing in the text was recognised'}"
     return ": nothing could be judged" if report.outcomes else ": no check was run"
 
 
@@ -203,7 +208,9 @@ def _tail(report: Report, style: Style, verbose: bool) -> list[str]:
         )
         lines += style.command("dsdoctor record -o node.json", "    ")
     unsettled, command = settle(report.outcomes)
-    if counts.unknown:
+    if counts.unknown and evidence.is_pasted(report):
+        lines += _paste_next(report, style)
+    elif counts.unknown:
         text = f"{UNKNOWN.bare(style)} {_count(counts.unknown, 'check')} could not tell"
         if command:
             which = "it" if counts.unknown == 1 else "all of them" if unsettled == counts.unknown else f"{unsettled} of them"
@@ -226,6 +233,31 @@ def _tail(report: Report, style: Style, verbose: bool) -> list[str]:
     ]
     ending = f"; found {', '.join(found)}" if found else ""
     lines += style.wrap(f"{_count(len(report.outcomes), 'check')}: {', '.join(parts)}{ending}.", rest="  ", colour="bold")
+    return lines
+
+
+def _paste_next(report: Report, style: Style) -> list[str]:
+    """What else of the node would help, where only a text is there."""
+    waiting, command = evidence.paste_next(report)
+    text = f"{UNKNOWN.bare(style)} The text does not answer {_count(report.counts.unknown, 'check')}"
+    if not command:
+        return style.wrap(f"{text}.", rest="  ")
+    return [
+        *style.wrap(f"{text}. Paste also the output of this, for which {waiting} of them wait:", rest="  "),
+        *style.command(command, "    "),
+    ]
+
+
+def _suspicions(report: Report, style: Style) -> list[str]:
+    """Lines that fit several causes, and what tells these apart."""
+    lines: list[str] = []
+    for found in evidence.suspicions(report):
+        lines += style.wrap(f"{UNKNOWN.bare(style)} {found.where}: {found.line}", rest="  ", colour=UNKNOWN.colour)
+        alone = len(found.causes) == 1
+        lines += style.wrap("would fit, but does not prove:" if alone else "fits several causes, the likeliest first:", "  ")
+        for number, cause in enumerate(found.causes, 1):
+            lines += style.wrap(f"{number}) {cause.text} ({cause.check})", "     ", "        ")
+            lines += ["        tell it apart by:", *style.command(cause.settle, "          ")] if cause.settle else []
     return lines
 
 
@@ -264,11 +296,21 @@ def _areas(report: Report, style: Style, verbose: bool) -> list[str]:
     strangers = [_Area(prefix.replace("-", " ").capitalize(), (prefix,), _no_facts) for prefix in by_prefix if prefix not in listed]
     lines: list[str] = []
     told: set[str] = set()
+    brief = evidence.is_pasted(report) and not verbose
+    silent: list[str] = []
     for area in (*AREAS, *strangers):
         outcomes = [outcome for prefix in area.prefixes for outcome in by_prefix.get(prefix, ())]
-        if outcomes:
+        if brief and outcomes and _is_silent(area, outcomes, report):
+            silent.append(area.title)
+        elif outcomes:
             lines += _area(area, outcomes, report, style, verbose, told)
-    return lines
+    return lines + (style.wrap(f"{UNKNOWN.boxed(style)} Not judged from this text: {', '.join(silent)}", rest="    ") if silent else [])
+
+
+def _is_silent(area: _Area, outcomes: Sequence[Outcome], report: Report) -> bool:
+    """Whether a text says nothing that would be worth a line of an area."""
+    nothing = {outcome.status for outcome in outcomes} <= {Status.UNKNOWN, Status.NOT_APPLICABLE}
+    return nothing and not any(area.facts(report.facts))
 
 
 def _area(area: _Area, outcomes: Sequence[Outcome], report: Report, style: Style, verbose: bool, told_before: set[str]) -> list[str]:
@@ -279,7 +321,7 @@ def _area(area: _Area, outcomes: Sequence[Outcome], report: Report, style: Style
     lines[0] = lines[0].replace(boxed, mark.boxed(style), 1)
     details = (
         _problem_lines(outcomes, report, style)
-        + ([] if told else _unknown_lines(outcomes, style, told_before))
+        + ([] if told or (evidence.is_pasted(report) and not verbose) else _unknown_lines(outcomes, style, told_before))
         + _waived_lines(outcomes, style)
     )
     if len(details) > SHOWN_LINES_OF_AREA and not verbose:
@@ -463,7 +505,7 @@ def remedy_lines(number: int, remedy: Remedy, style: Style, verbose: bool) -> li
         lines += [line for command in remedy.inspect for line in style.command(command, indent + "  ")]
         lines += [f"{indent}then:"] if remedy.commands else []
     lines += [line for command in remedy.commands for line in style.command(command, indent + "  ")]
-    lines += [line for step in remedy.steps for line in style.wrap(f"- {step}", indent, indent + "  ")]
+    lines += [line for step in remedy.steps if step != remedy.summary for line in style.wrap(f"- {step}", indent, indent + "  ")]
     if verbose and remedy.sources:
         lines += [line for source in remedy.sources for line in style.wrap(f"source: {source}", indent, indent + "  ", "dim")]
     return lines

@@ -10,6 +10,8 @@ from dsdoctor.findings import Notice, Severity
 from dsdoctor.render.terminal import Style
 
 SCHEMA = "dsdoctor.parse/1"
+LOG = "log"
+"""Format of lines that are known messages."""
 SHOWN_FORMATS = 16
 SHOWN_CONFLICTS = 6
 
@@ -42,23 +44,27 @@ class Block(Protocol):
         """The sections of facts that they filled."""
 
 
-def notices(blocks: Sequence[Block], conflicts: Sequence[str], failures: Sequence[str], lines: int) -> tuple[Notice, ...]:
+def notices(
+    blocks: Sequence[Block], events: Sequence[LogEvent], conflicts: Sequence[str], failures: Sequence[str], lines: int
+) -> tuple[Notice, ...]:
     """What was understood, in one sentence; where the text contradicts itself; parsers that failed."""
-    found = [Notice(severity=Severity.INFO, text=_sentence(blocks, lines))]
+    found = [Notice(severity=Severity.INFO, text=_sentence(blocks, len({event.where for event in events}), lines))]
     contradictions = [conflict for conflict in conflicts if "the first was taken" in conflict]
     found += [Notice(severity=Severity.INFO, text=f"the text says two things: {conflict}") for conflict in contradictions[:SHOWN_CONFLICTS]]
     found += [Notice(severity=Severity.WARNING, text=failure) for failure in failures]
     return tuple(found)
 
 
-def _sentence(blocks: Sequence[Block], lines: int) -> str:
+def _sentence(blocks: Sequence[Block], messages: int, lines: int) -> str:
     read = f"{lines} line{'' if lines == 1 else 's'} read"
-    if not blocks:
-        return f"{read}; no output of a tool was recognised in them"
     formats: dict[str, int] = {}
     for block in blocks:
         formats[block.format] = formats.get(block.format, 0) + block.lines
     shown = [f"{name} ({count})" for name, count in list(formats.items())[:SHOWN_FORMATS]]
+    if messages and LOG not in formats:
+        shown.append(f"{LOG} ({messages})")
+    if not shown:
+        return f"{read}; nothing in {'it' if lines == 1 else 'them'} was recognised"
     return f"{read}, understood as {', '.join(shown)}{' …' if len(formats) > SHOWN_FORMATS else ''}; --explain-parse shows each line"
 
 

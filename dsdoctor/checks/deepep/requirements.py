@@ -6,7 +6,8 @@ What it looks at
 
 Why it matters
     DeepEP 2 asks for a newer NCCL than most torch wheels pin, and pip puts the older one back with each upgrade of torch; then import deep_ep dies in the loader. DeepEP 1 between nodes needs IBGDA
-    (two options of the driver, which a reboot brings) or GDRCopy. The options belong to 1.x and NVSHMEM only: 2.x does not need them, and inside one node nobody does.
+    (two options of the driver, which a reboot brings) or GDRCopy. The options belong to 1.x and NVSHMEM only: 2.x does not need them, and
+    inside one node NVLink carries the normal kernels.
 
 Sources
     DeepEP README, docs/legacy.md and docs/nvshmem.md; GDRCopy README; matrices/kernel-libraries.
@@ -226,7 +227,7 @@ def _on_options(
         subject=found.name,
         severity=Severity.WARNING,
         summary=f"{found.name} has no way to the network card: neither the two driver options for IBGDA ({STREAM_OPTION}=1 and {PEER_MAPPING}) nor GDRCopy.",
-        cause="Its kernels for several nodes and for low latency write to the network card themselves. Inside one node nothing of this is needed.",
+        cause="Its kernels for several nodes and for low latency write to the network card themselves. Inside one node NVLink carries the normal kernels.",
         evidence=(
             found.evidence,
             nodes,

@@ -55,19 +55,28 @@ def flowed(page: Page, starts: Sequence[int]) -> tuple[str, tuple[Message, ...]]
 
 
 def _messages(lines: Sequence[Line], starts: Sequence[int]) -> Iterator[Message]:
-    first = 0
-    for index in range(1, len(lines) + 1):
-        joined = index < len(lines) and index - first < MOST_LINES and _continues(lines, index)
-        if not joined:
-            if index - 1 > first:
-                yield Message(first, index - 1, starts[first], starts[index - 1] + len(lines[index - 1].text))
-            first = index
+    open_at = -1
+    last = -1
+    for index, line in enumerate(lines):
+        if line.prefix or not line.text or index == 0 or not _continues(lines, index):
+            continue
+        if index != last + 1 or index - open_at >= MOST_LINES:
+            if open_at >= 0:
+                yield _message(lines, starts, open_at, last)
+            open_at = index - 1
+        last = index
+    if open_at >= 0:
+        yield _message(lines, starts, open_at, last)
+
+
+def _message(lines: Sequence[Line], starts: Sequence[int], first: int, last: int) -> Message:
+    return Message(first, last, starts[first], starts[last] + len(lines[last].text))
 
 
 def _continues(lines: Sequence[Line], index: int) -> bool:
-    """Whether a line goes on with the message of the line before it."""
+    """Whether a line without a prefix goes on with the message of the line before it."""
     line, before = lines[index], lines[index - 1]
-    if not line.text or not before.text or line.prefix or line.number != before.number + 1:
+    if not before.text or line.number != before.number + 1:
         return False
     length = len(before.prefix) + len(before.text)
     word = line.text.partition(" ")[0]
