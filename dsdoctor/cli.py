@@ -15,7 +15,7 @@ import typer
 if TYPE_CHECKING:
     from dsdoctor.advise.node import Node
     from dsdoctor.checks._check import Check
-    from dsdoctor.facts import Snapshot
+    from dsdoctor.facts import Gpu, Snapshot
     from dsdoctor.findings import Report, Severity
     from dsdoctor.matrix import Knowledge
     from dsdoctor.plugins import Parts
@@ -37,18 +37,25 @@ app = typer.Typer(
 
 
 class Format(str, enum.Enum):
-    """How a report is written to standard output."""
+    """How an answer is written to standard output."""
 
     TERMINAL = "terminal"
     JSON = "json"
 
 
 class ReportFormat(str, enum.Enum):
-    """How a report on pasted evidence is written to standard output."""
+    """How the judgement of a node is written to standard output."""
 
     TERMINAL = "terminal"
     JSON = "json"
     MARKDOWN = "markdown"
+    JUNIT = "junit"
+    SARIF = "sarif"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    PROMETHEUS = "prometheus"
+    NAGIOS = "nagios"
+    HTML = "html"
 
 
 class FailOn(str, enum.Enum):
@@ -61,9 +68,16 @@ class FailOn(str, enum.Enum):
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="What to print: terminal or json.")]
-OutputOption = Annotated[
-    list[str], typer.Option("--output", "-o", metavar="FILE", help="Also write the report there; .json or .txt by suffix. Repeatable.")
+ReportFormatOption = Annotated[
+    ReportFormat, typer.Option("--format", "-f", metavar="NAME", help=f"What to print: {', '.join(item.value for item in ReportFormat)}.")
 ]
+OutputOption = Annotated[
+    list[str],
+    typer.Option(
+        "--output", "-o", metavar="FILE",
+        help="Also write the report there; by suffix .json .md .xml (JUnit) .sarif .gitlab.json .prom .html .txt. Repeatable.",
+    ),
+]  # fmt: skip
 OnlyOption = Annotated[list[str], typer.Option("--only", metavar="ID", help="Run only this check or area. Repeatable, or a comma list.")]
 IgnoreOption = Annotated[
     list[str], typer.Option("--ignore", metavar="ID", help="Leave out this check or area. Repeatable, or a comma list.")
@@ -94,7 +108,7 @@ def check(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
-    format: FormatOption = Format.TERMINAL,
+    format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
     strict: StrictOption = False,
@@ -105,6 +119,7 @@ def check(
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
     def run() -> int:
+        _refuse_unknown_suffix(output)
         prepared = _prepare(only, ignore, waivers, matrix) if only or ignore or matrix else None
         not_needed = _not_needed(prepared[1]) if prepared else lambda probe: ""
         level = "full" if full else "default"
@@ -157,7 +172,7 @@ def replay(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
-    format: FormatOption = Format.TERMINAL,
+    format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
     strict: StrictOption = False,
@@ -167,11 +182,14 @@ def replay(
     """The same judgement on recorded facts, on any machine, with no GPU."""
 
     def run() -> int:
+        _refuse_unknown_suffix(output)
         from dsdoctor.errors import UsageError
         from dsdoctor.sources import replay as replay_source
 
-        if len(source) > 1 and (format is Format.JSON or output):
-            raise UsageError("--format json and --output take one recording at a time: run once for each FILE")
+        if len(source) > 1 and (format not in (ReportFormat.TERMINAL, ReportFormat.MARKDOWN) or output):
+            raise UsageError(
+                "--output, and --format other than terminal and markdown, take one recording at a time: run once for each FILE"
+            )
         parts, checks, accepted = _prepare(only, ignore, waivers, matrix)
         snapshots = [replay_source.load(name) for name in source]
         return max(_report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose) for snapshot in snapshots)
@@ -185,9 +203,7 @@ def triage(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
-    format: Annotated[
-        ReportFormat, typer.Option("--format", "-f", help="What to print: terminal, json or markdown.")
-    ] = ReportFormat.TERMINAL,
+    format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     explain_parse: Annotated[bool, typer.Option("--explain-parse", help="Show which lines were understood as what.")] = False,
     fail_on: FailOnOption = FailOn.ERROR,
@@ -196,12 +212,11 @@ def triage(
     matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """Diagnose pasted evidence: collect_env, nvidia-smi, pip, logs, dmesg, lspci … in any mixture. Formats are recognised."""
-    error_format = Format.JSON if format is ReportFormat.JSON else Format.TERMINAL
 
     def run() -> int:
+        _refuse_unknown_suffix(output)
         import dataclasses
 
-        from dsdoctor import diagnose
         from dsdoctor.render import json as json_render
         from dsdoctor.render import understood as page
         from dsdoctor.sources import triage as evidence
@@ -212,25 +227,18 @@ def triage(
         knowledge = _knowledge(matrix)
         parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
         snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))
-        parts = dataclasses.replace(
-            parts, notices=(*parts.notices, *page.notices(parsed.understood, parsed.conflicts, parsed.failures, parsed.lines))
-        )
+        events = snapshot.sections.log_events.value or ()
+        remarks = page.notices(parsed.understood, events, parsed.conflicts, parsed.failures, parsed.lines)
+        parts = dataclasses.replace(parts, notices=(*parts.notices, *remarks))
         if explain_parse:
-            events = snapshot.sections.log_events.value or ()
             if format is ReportFormat.JSON:
                 _print(json_render.to_text(page.document(parsed.understood, events, parsed.conflicts, parsed.lines)))
                 return 0
             _print(page.render(parsed.understood, events, parsed.conflicts, parsed.lines, width=_width(), unicode=_unicode()))
             return 0
-        if format is not ReportFormat.MARKDOWN:
-            return _report(snapshot, parts, checks, accepted, error_format, output, fail_on, strict, verbose)
-        from dsdoctor.render import markdown
+        return _report(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
-        report = _diagnose(_redacted(snapshot), parts, checks, accepted)
-        _print(markdown.render(report))
-        return diagnose.exit_code(report, fail_on=_severity(fail_on), strict=strict)
-
-    _finish(run, error_format)
+    _finish(run, format)
 
 
 @app.command()
@@ -299,7 +307,7 @@ def smoke(
     python: PythonOption = "",
     gpu: GpuOption = "",
     full: FullOption = False,
-    format: FormatOption = Format.TERMINAL,
+    format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
     strict: StrictOption = False,
@@ -309,6 +317,7 @@ def smoke(
     """Only the GPU tests, with numbers and the share of the hardware's peak, and what explains a test that fails."""
 
     def run() -> int:
+        _refuse_unknown_suffix(output)
         from dsdoctor import plugins
         from dsdoctor.checks import select, with_causes
 
@@ -370,6 +379,50 @@ def advise(
         advice = adviser.advise(node, want, shelf)
         _print(page.advice_json(advice) if format is Format.JSON else page.advice(advice, verbose=verbose, **style))
         return 0 if advice.stack else 1
+
+    _finish(run, format)
+
+
+@app.command(name="plan")
+def plan_(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model such as DeepSeek-V3.2, or a checkpoint directory.")],
+    gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help='A GPU such as H200 or "H100 SXM". Default: those of this node.')] = "",
+    gpus: Annotated[int, typer.Option("--gpus", min=0, max=1024, metavar="N", help="GPUs of one node. Default: 8, or those here.")] = 0,
+    nodes: Annotated[int, typer.Option("--nodes", min=0, max=1024, metavar="N", help="How many such nodes. Default: 1.")] = 0,
+    context: Annotated[int, typer.Option("--context", min=0, metavar="TOKENS", help="Longest request. Default: the model's limit.")] = 0,
+    kv_dtype: Annotated[str, typer.Option("--kv-dtype", metavar="NAME", help="bf16, fp8, fp4 or a layout by its name.")] = "",
+    weights: Annotated[str, typer.Option("--weights", metavar="FORMAT", help="fp8, bf16, int8 … Default: as published.")] = "",
+    tp: Annotated[int, typer.Option("--tp", min=0, metavar="N", help="GPUs that share one copy of the attention weights.")] = 0,
+    pp: Annotated[int, typer.Option("--pp", min=0, metavar="N", help="Pipeline stages.")] = 0,
+    ep: Annotated[int, typer.Option("--ep", min=0, metavar="N", help="GPUs that the routed experts are spread over.")] = 0,
+    dp_attention: Annotated[bool, typer.Option("--dp-attention", help="Each GPU its own requests; experts spread over all.")] = False,
+    disk_gb_s: Annotated[
+        float, typer.Option("--disk-gb-s", min=0.0, metavar="GB/S", help="Read rate of the disk, for the load time.")
+    ] = 0.0,
+    format: FormatOption = Format.TERMINAL,
+    matrix: MatrixOption = [],  # noqa: B006
+) -> None:
+    """Does a model fit: weights, KV cache, context, nodes and load time, with the arithmetic. Exit 1 when it does not."""
+
+    def run() -> int:
+        from pathlib import Path
+
+        from dsdoctor import checkpoint, plan
+        from dsdoctor.render import plan as page
+
+        knowledge = _knowledge(matrix)
+        models, limits = knowledge.matrix("deepseek-models"), knowledge.matrix("gpu-limits")
+        held = checkpoint.read(Path(model)) if Path(model).is_dir() else None
+        planned = plan.of_checkpoint(held, models) if held else plan.named(model, models)
+        hardware = plan.hardware_named(gpu, gpus, nodes, limits) if gpu else plan.hardware_here(_these_gpus(), gpus, nodes, limits)
+        wanted = plan.Wanted(
+            context=context, kv=kv_dtype, weights=weights, tp=tp, pp=pp, ep=ep, dp_attention=dp_attention, disk_gb_per_s=disk_gb_s
+        )
+        answer = plan.plan(planned, hardware, wanted, models, limits, [problem.told for problem in held.problems] if held else ())
+        _print(
+            page.document(answer) if format is Format.JSON else page.render(answer, width=_width(), colour=_colour(), unicode=_unicode())
+        )
+        return 0 if answer.fits else 1
 
     _finish(run, format)
 
@@ -677,6 +730,12 @@ def _this_topology() -> Topology:
         return from_facts.topology(take_snapshot("this machine").sections, "this machine")
 
 
+def _these_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine, by NVML alone."""
+    with _examining(leave_out=lambda probe: "" if probe.name in ("host", "nvml") else "not needed for a plan") as take_snapshot:
+        return take_snapshot("this machine").sections.gpus.value or ()
+
+
 def _python_version(path: str) -> str:
     """The version of an interpreter by its files; empty path: the active one."""
     from dsdoctor.sources import target
@@ -725,42 +784,50 @@ def _diagnose(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepte
     )
 
 
+def _refuse_unknown_suffix(outputs: Sequence[str]) -> None:
+    """Refuse a file whose suffix names no format, before minutes go into a report that could not be written."""
+    if not outputs:
+        return
+    from dsdoctor.errors import UsageError
+    from dsdoctor.render import formats
+
+    for path in outputs:
+        if formats.of_file(path) is None:
+            raise UsageError(f"--output {path}: the format follows from the suffix, which is one of {' '.join(sorted(formats.SUFFIXES))}")
+
+
 def _report(
     snapshot: Snapshot,
     parts: Parts,
     checks: Sequence[Check],
     accepted: Sequence[Any],
-    format: Format,
+    format: ReportFormat,
     outputs: Sequence[str],
     fail_on: FailOn,
     strict: bool,
     verbose: bool,
     with_table: bool = False,
 ) -> int:
-    """Print the report and write the other forms. What leaves the machine (JSON, files) is redacted; the screen shows the real names."""
+    """Print the report and write its other forms. Only the screen shows real names: what machines read, and every file, is redacted."""
     from dsdoctor import diagnose
-    from dsdoctor.render import json as json_render
-    from dsdoctor.render import terminal
 
-    def shown() -> Report:
-        return _diagnose(snapshot, parts, checks, accepted)
+    threshold = _severity(fail_on)
+    if outputs or format is not ReportFormat.TERMINAL:
+        from dsdoctor.render import formats
 
-    def shareable() -> Report:
-        return _diagnose(_redacted(snapshot), parts, checks, accepted)
+        report = _diagnose(_redacted(snapshot), parts, checks, accepted)
+        for path in outputs:
+            _write_file(path, _with_newline(formats.render(report, formats.of_file(path) or format.value, threshold)))
+        if format is not ReportFormat.TERMINAL:
+            _print(formats.render(report, format.value, threshold))
+    if format is ReportFormat.TERMINAL:
+        from dsdoctor.render import terminal
 
-    for path in outputs:
-        _write_file(
-            path, json_render.render(shareable()) if path.endswith(".json") else terminal.render(shareable(), width=100, colour=False)
-        )
-    if format is Format.JSON:
-        report = shareable()
-        _print(json_render.render(report))
-    else:
-        report = shown()
+        report = _diagnose(snapshot, parts, checks, accepted)
         if with_table:
             _print(f"{_smoke_table(snapshot)}\n")
         _print(terminal.render(report, width=_width(), colour=_colour(), verbose=verbose, unicode=_unicode()))
-    return diagnose.exit_code(report, fail_on=_severity(fail_on), strict=strict)
+    return diagnose.exit_code(report, fail_on=threshold, strict=strict)
 
 
 def _smoke_table(snapshot: Snapshot) -> str:
@@ -772,7 +839,7 @@ def _smoke_table(snapshot: Snapshot) -> str:
     return smoke_render.render(rows, width=_width(), colour=_colour(), unicode=_unicode())
 
 
-def _finish(run: Callable[[], int], format: Format) -> NoReturn:
+def _finish(run: Callable[[], int], format: Format | ReportFormat) -> NoReturn:
     """Run a command and exit with its code; an error is one sentence, a fault of ours says so, and JSON stays JSON."""
     from dsdoctor.errors import DsdoctorError
 
@@ -793,13 +860,15 @@ def _finish(run: Callable[[], int], format: Format) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _fail(message: str, code: int, format: Format) -> NoReturn:
+def _fail(message: str, code: int, format: Format | ReportFormat) -> NoReturn:
     print(message, file=sys.stderr)
-    if format is Format.JSON:
-        from dsdoctor.render import json as json_render
+    if format.value != "terminal":
+        from dsdoctor.render import formats
 
+        text = formats.failure(format.value, message.removeprefix("dsdoctor: "), code)
         with contextlib.suppress(OSError):
-            _print(json_render.error_document(message.removeprefix("dsdoctor: "), code))
+            if text:
+                _print(text)
             sys.stdout.flush()
     raise typer.Exit(code)
 
@@ -818,7 +887,11 @@ def _write_file(path: str, text: str) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+    sys.stdout.write(_with_newline(text))
+
+
+def _with_newline(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
 
 
 def _split(values: Sequence[str]) -> tuple[str, ...]:

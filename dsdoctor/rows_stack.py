@@ -367,6 +367,68 @@ class GpuSupport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WeightSize:
+    """How large the weights of a model are in one format (10^9 byte). None: not known."""
+
+    format: str
+    """fp8, bf16, int8, nvfp4, or mixed as published."""
+    gb: float
+    """On the GPUs, all of them together, without draft layers."""
+    routed_gb: float | None = None
+    """The routed experts among them: the part that expert parallelism divides."""
+    host_gb: float = 0.0
+    """Tables that stay in main memory."""
+    loaded_gb: float | None = None
+    """What engines were seen to load, where that is more."""
+    needs_fp8: bool = False
+    """Whether a GPU without FP8 units cannot serve it as it is."""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ModelPlan:
+    """What `dsdoctor plan` reckons with for the releases of one size of a family."""
+
+    id: str
+    releases: tuple[str, ...]
+    starts: str = ""
+    """Only names that begin so, where a release has several sizes."""
+    size: int = 0
+    """Which of the sizes on disk of a release with several."""
+    shape: str
+    kv: str
+    """The model of the rows of kv_bytes."""
+    kv_default: Mapping[str, str]
+    """Platform (sm90 …) or 'any' to the layout that is taken when none is named."""
+    support: str
+    """The family of the rows of gpu_support."""
+    weights: tuple[WeightSize, ...] = ()
+    """Empty: what the release takes on disk."""
+    window_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Layout to the fixed bytes of one sequence."""
+    upper_bound: bool = False
+    """Whether engines pool further pages, so that the tokens are at most what is reckoned."""
+    unknown: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MemoryBudget:
+    """What of a GPU's memory weights and cache may take."""
+
+    id: str
+    utilisation: float
+    """Share of the memory that an engine takes."""
+    reserve_gib: float
+    """CUDA context, communication buffers, graphs, activations."""
+    tight_gib: float
+    """Less than this for the cache is tight."""
+    text: str
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeepseekModels:
     """DeepSeek's open-weight models: sizes, KV bytes, engines and GPUs that serve them, recipes."""
 
@@ -384,6 +446,8 @@ class DeepseekModels:
     placements: tuple[Placement, ...]
     engine_minimums: tuple[EngineMinimum, ...]
     gpu_support: tuple[GpuSupport, ...]
+    plans: tuple[ModelPlan, ...] = ()
+    budgets: tuple[MemoryBudget, ...] = ()
     notes: tuple[Note, ...]
 
     def family(self, name: str) -> tuple[ModelRelease, ...]:

@@ -36,7 +36,7 @@ def _head(report: Report) -> str:
     words = ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in amounts)
     words += f"; {counts.unknown} of {len(report.outcomes)} checks could not tell" if counts.unknown else ""
     notices = "".join(f"\n\n> {prose(notice.text)}" for notice in report.notices)
-    return f"{prose(report.origin.label)}, {report.taken_at}, dsdoctor {report.dsdoctor}, knowledge of {report.knowledge.date}: {words}.{notices}"
+    return f"{prose(report.origin.label)}, {prose(report.taken_at)}, dsdoctor {prose(report.dsdoctor)}, knowledge of {report.knowledge.date}: {words}.{notices}"
 
 
 def _diagnosis(number: int, item: Diagnosis) -> str:

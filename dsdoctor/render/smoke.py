@@ -16,7 +16,7 @@ def render(rows: Sequence[SmokeRow], *, width: int, colour: bool, unicode: bool)
     if not rows:
         return "No GPU test ran."
     test_width = max(len(row.test) for row in rows)
-    path_width = min(max(len(row.path) for row in rows), 22)
+    path_width = min(max(len(row.path) for row in rows), 30)
     several = len({row.gpu for row in rows if row.gpu is not None}) > 1
     lines = []
     for row in rows:

@@ -102,16 +102,22 @@ CASES = (
     cases=CASES,
 )
 def link_down(
-    network_interfaces: tuple[NetworkInterface, ...],
+    network_interfaces: Section[tuple[NetworkInterface, ...]],
     pci_devices: Section[tuple[PciDevice, ...]],
     container: Section[Container],
     environment: Section[tuple[EnvironmentVariable, ...]],
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Look for adapters without an active port, and for a container that sees none."""
-    found = [interface for interface in network_interfaces if interface.kind == ADAPTER]
     nodes = several_nodes(values(environment.value))
     cards = rdma_nics(pci_devices.value or ())
+    if network_interfaces.value is None:
+        if pci_devices.value is not None and not cards:
+            yield NotApplicable(reason="there is no RDMA adapter")
+        else:
+            yield Doubt(subject="RDMA adapters", reason=f"the adapters are not known ({network_interfaces.why or 'not asked'})")
+        return
+    found = [interface for interface in network_interfaces.value if interface.kind == ADAPTER]
     if not found and cards and nodes and container.state is State.KNOWN:
         yield Finding(
             subject="RDMA adapters",
