@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import functools
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -605,6 +606,8 @@ def _options(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the command `dsdoctor`; without a command it is `dsdoctor check`."""
+    # A run is short and makes many small records that all stay alive: looking for garbage among them is a twentieth of its time.
+    gc.set_threshold(200_000, 50, 50)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help", "--version")):
         arguments.insert(0, "check")
