@@ -64,7 +64,7 @@ def test_matrices_say_the_same() -> None:
 def test_no_index_host_is_named() -> None:
     for stem in stems_under(MATRICES):
         content = (MATRICES / f"{stem}.yaml").read_text(encoding="utf-8")
-        assert not "/simple/" in content, stem
+        assert "/simple/" not in content, stem
 
 
 # --- agreement between matrices ---------------------------------------------------------------------------------------
