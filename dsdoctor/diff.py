@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dsdoctor.facts import Snapshot
-from dsdoctor.findings import Report, Severity
+from dsdoctor.findings import Report, Severity, counted
 from dsdoctor.plain import to_plain
 
 SCHEMA = "dsdoctor.diff/1"
@@ -310,13 +310,10 @@ def _gathered(facts: Sequence[FactDifference]) -> list[FactDifference]:
 
 
 def _summary(difference: Difference) -> str:
-    def count(number: int, noun: str) -> str:
-        return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
     if not difference.facts and not difference.findings_differ:
         text = "No difference in what was compared"
     else:
         findings = len(difference.findings_only_left) + len(difference.findings_only_right)
-        text = f"{count(len(difference.facts), 'fact')} and {count(findings, 'finding')} differ"
-    ignored = f"; left out because they change all the time: {count(len(difference.volatile), 'value')} (--format json has them)"
+        text = f"{counted(len(difference.facts), 'fact')} and {counted(findings, 'finding')} differ"
+    ignored = f"; left out because they change all the time: {counted(len(difference.volatile), 'value')} (--format json has them)"
     return f"{text}{ignored if difference.volatile else ''}."

@@ -237,3 +237,8 @@ class Report:
     def worst(self) -> Severity | None:
         """The worst severity among the findings, or None when there are none."""
         return min((item.severity for item in self.diagnosis), key=lambda severity: severity.rank, default=None)
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 GPU', '8 GPUs': as findings and every screen say it."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -21,6 +21,7 @@ from typing import Any
 from dsdoctor.errors import DsdoctorError, MatrixError, unknown_name
 from dsdoctor.lint import problems_of
 from dsdoctor.matrix import INDEX, built_in_directory, kind_of, parse_yaml
+from dsdoctor.sources.texts import normalised
 
 TORCH, COMPANIONS, WHEELS, CONTENTS = "torch", "companions", "nvidia-wheels", "kernel-packages"
 STEMS = (TORCH, COMPANIONS, WHEELS, CONTENTS)
@@ -204,11 +205,6 @@ def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR:")]
     return (errors or lines or ["nothing"])[-1]
-
-
-def normalised(name: str) -> str:
-    """The name of a package as indexes compare it."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 # --- what the metadata says -------------------------------------------------------------------------------------------

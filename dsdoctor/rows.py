@@ -423,10 +423,6 @@ class GpuProduct:
         """The compute capability."""
         return ComputeCapability.parse(self.compute_capability)
 
-    def first_driver(self, branch: int) -> DriverVersion | None:
-        """The first release of a branch that lists the product, where a list was read."""
-        return DriverVersion.parse(self.first_listed.get(str(branch), ""))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SmTarget:
@@ -1024,18 +1020,6 @@ class ErrorCodes:
         """The CUDA runtime error of that number."""
         return _by_code(self.cuda, code)
 
-    def cuda_error_named(self, name: str) -> ErrorCode | None:
-        """The CUDA runtime error of that name."""
-        return next((row for row in self.cuda if row.name == name), None)
-
-    def nvml_error(self, code: int) -> ErrorCode | None:
-        """The NVML return code of that number."""
-        return _by_code(self.nvml, code)
-
-    def nccl_error(self, code: int) -> ErrorCode | None:
-        """The NCCL result of that number."""
-        return _by_code(self.nccl, code)
-
     def xid(self, code: int) -> XidCode | None:
         """The Xid of that number."""
         return next((row for row in self.xids if row.code == code), None)
@@ -1136,10 +1120,6 @@ class EnvVars:
         """The row of a name."""
         return next((row for row in self.variables if row.name == name), None)
 
-    def nccl_variable(self, name: str) -> NcclVariable | None:
-        """The row of the NCCL guide's catalogue."""
-        return next((row for row in self.nccl if row.name == name), None)
-
     def rules_for(self, name: str, value: str) -> tuple[ValueRule, ...]:
         """The rules that speak of this variable with this value (look at `holds_with` as well)."""
         return tuple(row for row in self.rules if row.name == name and row.holds_for(value))
@@ -1224,11 +1204,6 @@ class Companions:
         """torchvision and torchaudio of a torch release."""
         public = torch.partition("+")[0]
         return next((row for row in self.torch_pairs if row.torch == public), None)
-
-    def releases_for_torch(self, name: str, torch: str) -> tuple[CompanionRelease, ...]:
-        """The releases of a package whose metadata accepts this torch, newest first."""
-        package = self.packages.get(name)
-        return tuple(row for row in package.releases if row.accepts("torch", torch)) if package else ()
 
 
 # --- nvidia-wheels ----------------------------------------------------------------------------------------------------

@@ -43,8 +43,3 @@ def no_gpu(gpus: Section[tuple[Gpu, ...]]) -> NotApplicable:
 def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:
     """The copy of libcuda that a process started now would load."""
     return next((library for library in libraries if library.loaded_first and library.soname == LIBCUDA), None)
-
-
-def counted(number: int, noun: str) -> str:
-    """'1 GPU', '8 GPUs'."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dsdoctor.checks._check import Case, Check
 from dsdoctor.facts import Section
 from dsdoctor.findings import Remedy, Severity
+from dsdoctor.matrix import stem_of
 from dsdoctor.plain import to_plain
 from dsdoctor.render.json import complete, to_text
 from dsdoctor.render.terminal import Style, remedy_lines, verify_lines
@@ -61,7 +62,7 @@ def explain_json(check: Check, rows: Sequence[RemedyRow] | None = None) -> str:
             "needs": {
                 "sections": list(check.sections),
                 "optional_sections": list(check.optional_sections),
-                "matrices": [_matrix(name) for name in check.matrices],
+                "matrices": [stem_of(name) for name in check.matrices],
             },
             "explains": list(check.explains),
             "settle": check.settle,
@@ -114,7 +115,7 @@ def _facts_of(check: Check, style: Style) -> list[str]:
     optional = [f"{name} (if known)" for name in check.optional_sections]
     for title, names in (
         ("Looks at", [*check.sections, *optional]),
-        ("Judges by", [f"matrix {_matrix(name)}" for name in check.matrices]),
+        ("Judges by", [f"matrix {stem_of(name)}" for name in check.matrices]),
         ("Explains", list(check.explains)),
     ):
         lines += style.wrap(f"{title}: {', '.join(names)}", rest="  ") if names else []
@@ -176,10 +177,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Section) and value.value is not None:
         return to_plain(value.value)
     return to_plain(value)
-
-
-def _matrix(name: str) -> str:
-    return name.removesuffix("_matrix").replace("_", "-")
 
 
 # --- lists ------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dsdoctor.findings import Diagnosis, Disruption, Outcome, Remedy, Report, Severity, Status, Verdict, Verify
+from dsdoctor.findings import Diagnosis, Disruption, Outcome, Remedy, Report, Severity, Status, Verdict, Verify, counted
 from dsdoctor.render import evidence
 
 SMALLEST_WIDTH = 40
@@ -170,7 +170,7 @@ def _verdict(report: Report, style: Style) -> list[str]:
     word = report.verdict.name
     unsettled = report.counts.unknown + report.counts.crashed
     untold = not unsettled or report.verdict is Verdict.UNKNOWN or evidence.is_pasted(report)
-    doubt = "" if untold else f", {_count(unsettled, 'check')} could not tell"
+    doubt = "" if untold else f", {counted(unsettled, 'check')} could not tell"
     lines = style.wrap(f"{word}{_verdict_words(report)}{doubt}.", rest="  ")
     lines[0] = lines[0].replace(word, style.paint(style.paint(word, colours[report.verdict]), "bold"), 1)
     return lines
@@ -183,13 +183,13 @@ def _verdict_words(report: Report) -> str:
     following = sum(len(item.explains) for item in report.diagnosis)
     if report.verdict is Verdict.BROKEN:
         words = ["1 problem stops this stack" if errors == 1 else f"{errors} problems stop this stack (start with 1)"]
-        words += [f"{_count(following, 'more finding')} {'follows' if following == 1 else 'follow'} from that"] if following else []
-        words += [_count(warnings, "warning")] if warnings else []
+        words += [f"{counted(following, 'more finding')} {'follows' if following == 1 else 'follow'} from that"] if following else []
+        words += [counted(warnings, "warning")] if warnings else []
         return f": {', '.join(words)}"
     if report.verdict is Verdict.DEGRADED:
-        return f": nothing found that stops this stack, but {_count(warnings, 'warning')}"
+        return f": nothing found that stops this stack, but {counted(warnings, 'warning')}"
     if report.verdict is Verdict.HEALTHY:
-        passed = _count(report.counts.passed, "check")
+        passed = counted(report.counts.passed, "check")
         limited = report.counts.unknown + report.counts.crashed > 0
         return f" as far as could be told: {passed} passed" if limited else f": every check that applies here passed ({passed})"
     if evidence.is_pasted(report):
@@ -202,7 +202,7 @@ def _tail(report: Report, style: Style, verbose: bool) -> list[str]:
     lines: list[str] = []
     if counts.crashed:
         lines += style.wrap(
-            f"{CRASH.bare(style)} {_count(counts.crashed, 'check')} crashed: that is a fault of dsdoctor, not of this node. Please report it "
+            f"{CRASH.bare(style)} {counted(counts.crashed, 'check')} crashed: that is a fault of dsdoctor, not of this node. Please report it "
             "with the file that this writes (names and secrets are taken out):",
             rest="  ",
         )
@@ -211,7 +211,7 @@ def _tail(report: Report, style: Style, verbose: bool) -> list[str]:
     if counts.unknown and evidence.is_pasted(report):
         lines += _paste_next(report, style)
     elif counts.unknown:
-        text = f"{UNKNOWN.bare(style)} {_count(counts.unknown, 'check')} could not tell"
+        text = f"{UNKNOWN.bare(style)} {counted(counts.unknown, 'check')} could not tell"
         if command:
             which = "it" if counts.unknown == 1 else "all of them" if unsettled == counts.unknown else f"{unsettled} of them"
             lines += style.wrap(f"{text}. This would settle {which}:", rest="  ")
@@ -229,17 +229,17 @@ def _tail(report: Report, style: Style, verbose: bool) -> list[str]:
         if number or word in ("passed", "failed", "unknown")
     ]  # fmt: skip
     found = [
-        _count(number, word) for number, word in ((counts.errors, "error"), (counts.warnings, "warning"), (counts.infos, "note")) if number
+        counted(number, word) for number, word in ((counts.errors, "error"), (counts.warnings, "warning"), (counts.infos, "note")) if number
     ]
     ending = f"; found {', '.join(found)}" if found else ""
-    lines += style.wrap(f"{_count(len(report.outcomes), 'check')}: {', '.join(parts)}{ending}.", rest="  ", colour="bold")
+    lines += style.wrap(f"{counted(len(report.outcomes), 'check')}: {', '.join(parts)}{ending}.", rest="  ", colour="bold")
     return lines
 
 
 def _paste_next(report: Report, style: Style) -> list[str]:
     """What else of the node would help, where only a text is there."""
     waiting, command = evidence.paste_next(report)
-    text = f"{UNKNOWN.bare(style)} The text does not answer {_count(report.counts.unknown, 'check')}"
+    text = f"{UNKNOWN.bare(style)} The text does not answer {counted(report.counts.unknown, 'check')}"
     if not command:
         return style.wrap(f"{text}.", rest="  ")
     return [
@@ -363,7 +363,7 @@ def _words_of(area: _Area, outcomes: Sequence[Outcome], report: Report) -> tuple
     if facts:
         return ", ".join(facts), False
     passed = sum(outcome.status is Status.PASS for outcome in outcomes)
-    return f"{_count(passed, 'check')} passed" if passed else "", False
+    return f"{counted(passed, 'check')} passed" if passed else "", False
 
 
 def _problem_lines(outcomes: Sequence[Outcome], report: Report, style: Style) -> list[list[str]]:
@@ -473,7 +473,7 @@ def _what_to_do(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
         if remedy.verify and not common:
             lines += ["        verify:", *verify_lines(remedy.verify, style, "          ")]
     if len(remedies) < len(item.remedies):
-        lines += style.wrap(f"and {_count(len(item.remedies) - len(remedies), 'more way')} (--verbose)", "     ")
+        lines += style.wrap(f"and {counted(len(item.remedies) - len(remedies), 'more way')} (--verbose)", "     ")
     if not remedies and item.severity is Severity.INFO:
         return lines
     lines.append(_title("How to see that it is fixed", style))
@@ -536,7 +536,7 @@ def _explained(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
     for entry in item.explains:
         groups.setdefault((entry.severity, entry.summary), []).append(f"{entry.check} ({entry.subject})")
     shown = list(groups.items()) if verbose else list(groups.items())[:SHOWN_CONSEQUENCES]
-    lines = [_title(f"This explains {_count(len(item.explains), 'more finding')}", style)]
+    lines = [_title(f"This explains {counted(len(item.explains), 'more finding')}", style)]
     for (severity, summary), names in shown:
         lines += style.wrap(f"{_OF_SEVERITY[severity].bare(style)} {', '.join(names)}: {summary}", "     ", "       ")
     hidden = len(item.explains) - sum(len(names) for _, names in shown)
@@ -574,7 +574,7 @@ def _fabric_facts(facts: Mapping[str, Any]) -> Iterable[str]:
     else:
         words = {"completed": "registered", "in-progress": "registering", "not-started": "not registered"}
         for state, number in states.items():
-            yield f"{_count(number, 'GPU')} {words[state]}" if state in words else ""
+            yield f"{counted(number, 'GPU')} {words[state]}" if state in words else ""
 
 
 def _gpu_facts(facts: Mapping[str, Any]) -> Iterable[str]:
@@ -664,7 +664,7 @@ def _container_facts(facts: Mapping[str, Any]) -> Iterable[str]:
 
 def _environment_facts(facts: Mapping[str, Any]) -> Iterable[str]:
     variables = _value(facts, "environment")
-    yield f"{_count(len(variables), 'variable')} read" if variables is not None else ""
+    yield f"{counted(len(variables), 'variable')} read" if variables is not None else ""
 
 
 def _network_facts(facts: Mapping[str, Any]) -> Iterable[str]:
@@ -696,8 +696,3 @@ AREAS = (
 def _size(size_bytes: int) -> str:
     """64 MiB, 140 GiB."""
     return f"{size_bytes / 2**30:.0f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"
-
-
-def _count(number: int, noun: str) -> str:
-    """1 check, 2 checks."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import counted
 from dsdoctor.facts import (
     Container,
     DriverModuleFile,
@@ -31,7 +30,7 @@ from dsdoctor.facts import (
     unreadable,
 )
 from dsdoctor.facts import absent as section_absent
-from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, Remedy, Severity, Status, counted
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import DriverBranches
 

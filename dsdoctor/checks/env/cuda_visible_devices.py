@@ -27,6 +27,7 @@ from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
+from dsdoctor.checks._samples import environment_of
 from dsdoctor.facts import Container, DeviceNode, EnvironmentVariable, Gpu, MigInstance, Package, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
@@ -48,8 +49,7 @@ LEADING_NUMBER = re.compile(r"[+-]?\d+")
 
 
 def _environment(value: str, **more: str) -> tuple[EnvironmentVariable, ...]:
-    pairs = {NAME: value, **more}
-    return tuple(EnvironmentVariable(name=name, value=text) for name, text in pairs.items())
+    return environment_of(**{NAME: value, **more})
 
 
 UUID_A, UUID_B = "GPU-8f3a1c52-0d4e-4b7a-9c11-5e2d7f60a001", "GPU-8f3a9b77-6a10-4c2d-8e55-0c9b4d21f002"

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._loaded_nccl import loaded_nccl
 from dsdoctor.checks._reading import no_gpu
+from dsdoctor.checks._samples import environment_of
 from dsdoctor.facts import DeviceNode, EnvironmentVariable, Gpu, Package, Section, State, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
@@ -43,10 +44,6 @@ LOST = {
 }
 
 
-def _set(**variables: str) -> tuple[EnvironmentVariable, ...]:
-    return tuple(EnvironmentVariable(name=name, value=value) for name, value in variables.items())
-
-
 ONE = (Gpu(index=0),)
 EIGHT = tuple(Gpu(index=index) for index in range(8))
 UVERBS = (DeviceNode(path="/dev/infiniband/uverbs0", openable=True),)
@@ -55,62 +52,62 @@ NCCL = (Package(name="nvidia-nccl-cu13", version="2.28.9"),)
 CASES = (
     Case(
         title="NCCL_P2P_DISABLE=1 on eight GPUs",
-        sections={"environment": _set(NCCL_P2P_DISABLE="1"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_P2P_DISABLE="1"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="NCCL_P2P_DISABLE",
     ),
     Case(
         title="the level LOC does the same",
-        sections={"environment": _set(NCCL_P2P_LEVEL="LOC"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_P2P_LEVEL="LOC"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="direct traffic between GPUs",
     ),
     Case(
         title="InfiniBand is off although there is some",
-        sections={"environment": _set(NCCL_IB_DISABLE="1"), "gpus": EIGHT, "device_nodes": UVERBS},
+        sections={"environment": environment_of(NCCL_IB_DISABLE="1"), "gpus": EIGHT, "device_nodes": UVERBS},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="TCP",
     ),
     Case(
         title="NVLink SHARP off: worth knowing",
-        sections={"environment": _set(NCCL_NVLS_ENABLE="0"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_NVLS_ENABLE="0"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.INFO,
     ),
     Case(
         title="every launch waits for the GPU",
-        sections={"environment": _set(CUDA_LAUNCH_BLOCKING="1"), "gpus": ONE},
+        sections={"environment": environment_of(CUDA_LAUNCH_BLOCKING="1"), "gpus": ONE},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="waits",
     ),
     Case(
         title="with one GPU there is no peer",
-        sections={"environment": _set(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), "gpus": ONE},
+        sections={"environment": environment_of(NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1"), "gpus": ONE},
         status=Status.PASS,
     ),
     Case(
         title="no RDMA device: nothing to disable",
-        sections={"environment": _set(NCCL_IB_DISABLE="1"), "gpus": EIGHT, "device_nodes": absent("no /dev/infiniband")},
+        sections={"environment": environment_of(NCCL_IB_DISABLE="1"), "gpus": EIGHT, "device_nodes": absent("no /dev/infiniband")},
         status=Status.PASS,
     ),
     Case(
         title="set to 0: switched on",
-        sections={"environment": _set(NCCL_P2P_DISABLE="0", NCCL_IB_DISABLE="0", NCCL_NVLS_ENABLE="2"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_P2P_DISABLE="0", NCCL_IB_DISABLE="0", NCCL_NVLS_ENABLE="2"), "gpus": EIGHT},
         status=Status.PASS,
     ),
     Case(
         title="a matter of the NCCL release, which is not known",
-        sections={"environment": _set(NCCL_MNNVL_ENABLE="0"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_MNNVL_ENABLE="0"), "gpus": EIGHT},
         status=Status.UNKNOWN,
         says="NCCL",
     ),
     Case(
         title="the same with a release that reads it",
-        sections={"environment": _set(NCCL_MNNVL_ENABLE="0"), "gpus": EIGHT, "packages": NCCL},
+        sections={"environment": environment_of(NCCL_MNNVL_ENABLE="0"), "gpus": EIGHT, "packages": NCCL},
         status=Status.FAIL,
         severity=Severity.INFO,
     ),

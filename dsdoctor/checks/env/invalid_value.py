@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._loaded_nccl import loaded_nccl
+from dsdoctor.checks._samples import environment_of
 from dsdoctor.facts import CudaToolkit, DeviceNode, EnvironmentVariable, Gpu, Package, Section, State, TorchRuntime, absent
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
@@ -34,10 +35,6 @@ ARCH_LIST = "TORCH_CUDA_ARCH_LIST"
 INTERFACE_LISTS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
 
 
-def _set(**variables: str) -> tuple[EnvironmentVariable, ...]:
-    return tuple(EnvironmentVariable(name=name, value=value) for name, value in variables.items())
-
-
 EIGHT = tuple(Gpu(index=index, compute_capability="9.0") for index in range(8))
 NEW_NCCL = (Package(name="nvidia-nccl-cu13", version="2.28.9"),)
 OLD_NCCL = (Package(name="nvidia-nccl-cu12", version="2.20.5"),)
@@ -46,35 +43,35 @@ UVERBS = (DeviceNode(path="/dev/infiniband/uverbs0", openable=True),)
 CASES = (
     Case(
         title="a fixed GID index with a current NCCL",
-        sections={"environment": _set(NCCL_IB_GID_INDEX="3"), "packages": NEW_NCCL, "device_nodes": UVERBS},
+        sections={"environment": environment_of(NCCL_IB_GID_INDEX="3"), "packages": NEW_NCCL, "device_nodes": UVERBS},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="GID index",
     ),
     Case(
         title="an equals sign too many became part of the value",
-        sections={"environment": _set(NCCL_SOCKET_IFNAME="=enp90s0np0")},
+        sections={"environment": environment_of(NCCL_SOCKET_IFNAME="=enp90s0np0")},
         status=Status.FAIL,
         severity=Severity.INFO,
         says="plain name",
     ),
     Case(
         title="a level that does not exist",
-        sections={"environment": _set(NCCL_P2P_LEVEL="NVLINK"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_P2P_LEVEL="NVLINK"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="Not a level",
     ),
     Case(
         title="the image's check of the driver is switched off",
-        sections={"environment": _set(NVIDIA_DISABLE_REQUIRE="true"), "gpus": EIGHT},
+        sections={"environment": environment_of(NVIDIA_DISABLE_REQUIRE="true"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.INFO,
         says="driver",
     ),
     Case(
         title="a misspelt name is ignored",
-        sections={"environment": _set(CUDA_VISIBLE_DEVICE="0,1"), "gpus": EIGHT},
+        sections={"environment": environment_of(CUDA_VISIBLE_DEVICE="0,1"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="CUDA_VISIBLE_DEVICES",
@@ -82,7 +79,7 @@ CASES = (
     Case(
         title="CUDA_HOME points nowhere",
         sections={
-            "environment": _set(CUDA_HOME="/usr/local/cuda-12.4"),
+            "environment": environment_of(CUDA_HOME="/usr/local/cuda-12.4"),
             "cuda_toolkits": (CudaToolkit(path="/usr/local/cuda-13.0", cuda_version="13.0", nvcc="/usr/local/cuda-13.0/bin/nvcc"),),
         },
         status=Status.FAIL,
@@ -91,46 +88,48 @@ CASES = (
     ),
     Case(
         title="a list of architectures without this GPU",
-        sections={"environment": _set(TORCH_CUDA_ARCH_LIST="7.5;8.0"), "gpus": EIGHT},
+        sections={"environment": environment_of(TORCH_CUDA_ARCH_LIST="7.5;8.0"), "gpus": EIGHT},
         status=Status.FAIL,
         severity=Severity.INFO,
         says="9.0",
     ),
     Case(
         title="the same list with PTX will do, and so does 9.0a",
-        sections={"environment": _set(TORCH_CUDA_ARCH_LIST="8.0+PTX 9.0a"), "gpus": EIGHT},
+        sections={"environment": environment_of(TORCH_CUDA_ARCH_LIST="8.0+PTX 9.0a"), "gpus": EIGHT},
         status=Status.PASS,
     ),
     Case(
         title="the two names of torch's allocator settings disagree",
-        sections={"environment": _set(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", PYTORCH_ALLOC_CONF="max_split_size_mb:512")},
+        sections={
+            "environment": environment_of(PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True", PYTORCH_ALLOC_CONF="max_split_size_mb:512")
+        },
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="PYTORCH_ALLOC_CONF",
     ),
     Case(
         title="names of interfaces: whether they are there is judged by network.wrong-interface",
-        sections={"environment": _set(NCCL_SOCKET_IFNAME="enp90", GLOO_SOCKET_IFNAME="bond0"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_SOCKET_IFNAME="enp90", GLOO_SOCKET_IFNAME="bond0"), "gpus": EIGHT},
         status=Status.PASS,
     ),
     Case(
         title="an old NCCL needs its GID index",
-        sections={"environment": _set(NCCL_IB_GID_INDEX="3"), "packages": OLD_NCCL, "device_nodes": UVERBS},
+        sections={"environment": environment_of(NCCL_IB_GID_INDEX="3"), "packages": OLD_NCCL, "device_nodes": UVERBS},
         status=Status.PASS,
     ),
     Case(
         title="a GID index on a node without RDMA harms nobody",
-        sections={"environment": _set(NCCL_IB_GID_INDEX="3"), "packages": NEW_NCCL, "device_nodes": absent("no /dev/infiniband")},
+        sections={"environment": environment_of(NCCL_IB_GID_INDEX="3"), "packages": NEW_NCCL, "device_nodes": absent("no /dev/infiniband")},
         status=Status.PASS,
     ),
     Case(
         title="what NVIDIA's images set is not misspelt",
-        sections={"environment": _set(NCCL_VERSION="2.28.3-1", CUDA_VERSION="13.0.2", NCCL_DEBUG="INFO"), "gpus": EIGHT},
+        sections={"environment": environment_of(NCCL_VERSION="2.28.3-1", CUDA_VERSION="13.0.2", NCCL_DEBUG="INFO"), "gpus": EIGHT},
         status=Status.PASS,
     ),
     Case(
         title="a GID index, and the NCCL is not known",
-        sections={"environment": _set(NCCL_IB_GID_INDEX="3"), "device_nodes": UVERBS},
+        sections={"environment": environment_of(NCCL_IB_GID_INDEX="3"), "device_nodes": UVERBS},
         status=Status.UNKNOWN,
         says="NCCL",
     ),

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import counted, no_gpu
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.facts import (
     Container,
     EnvironmentVariable,
@@ -36,7 +36,7 @@ from dsdoctor.facts import (
     absent,
     unreadable,
 )
-from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status, counted
 from dsdoctor.remedies import Remedies
 
 FALLEN_OFF_XID = 79

@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import counted
 from dsdoctor.checks.gpu._reading import doubts, is_not_there, named, why_unknown
 from dsdoctor.facts import EnvironmentVariable, Gpu, MigInstance, Missing, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, counted
 from dsdoctor.remedies import Remedies
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"

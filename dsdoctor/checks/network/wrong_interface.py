@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._samples import environment_of
 from dsdoctor.checks.network._reading import several_nodes, values
 from dsdoctor.facts import Container, EnvironmentVariable, NetworkInterface, PciDevice, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
@@ -38,11 +39,6 @@ LOOPBACK = "lo"
 RDMA = "rdma"
 NAME_OF_A_CARD = re.compile(r"(?:en[ops]|ib[ps]?)\d[0-9a-z]*", re.ASCII)
 """Names that systemd gives to PCI cards only; eth0, bond0, br0 or a name with a dot can be anything."""
-
-
-def environment_of(**variables: str) -> tuple[EnvironmentVariable, ...]:
-    """An environment with these variables."""
-    return tuple(EnvironmentVariable(name=name, value=value) for name, value in variables.items())
 
 
 CARDS = (

@@ -98,11 +98,6 @@ def exact(specifier: str) -> str:
     return found[1].removesuffix(".*") if found else ""
 
 
-def installed_version(packages: Sequence[Package], name: str) -> str:
-    """The version of an installed package, empty when it is not installed."""
-    return next((package.version for package in packages if package.name == name), "")
-
-
 def architecture_of(platform: Platform | None) -> str:
     """x86_64 or aarch64; the commoner one where the facts do not say."""
     return platform.architecture if platform is not None and platform.architecture else "x86_64"

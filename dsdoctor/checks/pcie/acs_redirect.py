@@ -17,10 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import counted
 from dsdoctor.checks.pcie._reading import NO_BRIDGE, VIRTUAL_MACHINE, by_address, gpus_use_nvlink, nobody_to_talk_to, rdma_nics
 from dsdoctor.facts import Gpu, NvLink, PciDevice, Section, State, Virtualization, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status, counted
 from dsdoctor.remedies import Remedies
 
 SOURCE = (

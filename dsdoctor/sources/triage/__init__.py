@@ -27,7 +27,7 @@ from dsdoctor.sources.triage import (
     topo_matrix,
 )
 from dsdoctor.sources.triage.fact import Absence, Fact, Found, Parser
-from dsdoctor.sources.triage.lines import Document, Line, Page, document, open_document, pages
+from dsdoctor.sources.triage.lines import Document, Page, document, open_document, pages
 from dsdoctor.sources.triage.merge import merge
 
 __all__ = ["PARSERS", "Document", "Parsed", "Understood", "document", "open_document", "read"]
@@ -200,8 +200,3 @@ GAP_LINES = 12
 def _block(file: str, format: str, run: Sequence[int], numbers: dict[int, set[str]]) -> Understood:
     sections = dict.fromkeys(section for number in run for section in sorted(numbers[number]))
     return Understood(file, run[0], run[-1], format, len(run), tuple(sections))
-
-
-def clean_lines(text: str, name: str = "text") -> tuple[Line, ...]:
-    """The clean lines of a text."""
-    return tuple(line for page in pages(document(name, text)) for line in page.lines)

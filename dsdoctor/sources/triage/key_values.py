@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from dsdoctor.facts import CudaLibrary, HostCompiler
 from dsdoctor.sources.texts import DRIVER_VERSION, STACK, family_of, normalised, soname_in_name, version_in_name
-from dsdoctor.sources.triage.fact import Fact, Found, Parser, Said, mebibytes, package, torch_build
+from dsdoctor.sources.triage.fact import Fact, Found, Parser, Said, package, torch_build
 from dsdoctor.sources.triage.lines import Line
 from dsdoctor.sources.triage.system import kernel, size_bytes, toolkit
 
@@ -188,12 +188,6 @@ def _named(name: str) -> Handler:
             yield from package(name, version, line, FORMAT)
 
     return handle
-
-
-def _total_memory(text: str, line: Line) -> Iterator[Found]:
-    size = mebibytes(text)
-    if size:
-        yield Fact("gpus", "memory_total_bytes", size, line, "0", FORMAT)
 
 
 HANDLERS: dict[str, Handler] = {
