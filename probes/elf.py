@@ -220,7 +220,7 @@ class Elf:
 
     def _string(self, index: int) -> str:
         start, size = self._strings
-        if index >= size:
+        if index >= min(size, len(self._map) - start):
             raise ElfError(f"{self.path}: a name outside the string table")
         end = self._map.find(b"\0", start + index, min(start + size, start + index + MAX_NAME_BYTES))
         if end < 0:
@@ -229,7 +229,7 @@ class Elf:
 
     def _offset(self, address: int) -> int:
         for start, size, offset in self._loads:
-            if start <= address < start + size:
+            if start <= address < start + size and offset + address - start < len(self._map):
                 return offset + address - start
         raise ElfError(f"{self.path}: an address outside the file")
 
