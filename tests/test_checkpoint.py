@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dsdoctor import checkpoint, plan
-from dsdoctor.cli import app
+from dsdoctor.cli import command_line
 from dsdoctor.errors import InputError
 from dsdoctor.matrix import Knowledge
 
@@ -263,8 +263,8 @@ def test_an_unknown_architecture_has_an_unknown_cache(tmp_path: Path) -> None:
 def test_the_command_plans_a_directory_and_refuses_a_broken_one(tmp_path: Path) -> None:
     written(tmp_path)
     arguments = ["plan", str(tmp_path), "--gpu", "H200", "--gpus", "1"]
-    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert CliRunner().invoke(command_line(), arguments).exit_code == 0
     (tmp_path / SHARDS[2]).unlink()
-    broken = CliRunner().invoke(app, arguments)
+    broken = CliRunner().invoke(command_line(), arguments)
     assert broken.exit_code == 1
     assert "missing-shard" in broken.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dsdoctor.cli import app
+from dsdoctor.cli import command_line
 from dsdoctor.errors import UsageError
 from dsdoctor.facts import SCHEMA, Gpu, KernelDriver, Origin, Sections, Snapshot, known
 from dsdoctor.lint import agreement, lint
@@ -34,7 +34,7 @@ ROW = """products:
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
-    result = RUN.invoke(app, list(arguments))
+    result = RUN.invoke(command_line(), list(arguments))
     return result.exit_code, result.stdout, result.stderr
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dsdoctor import plan as planner
-from dsdoctor.cli import app
+from dsdoctor.cli import command_line
 from dsdoctor.errors import UsageError
 from dsdoctor.facts import Gpu
 from dsdoctor.matrix import Knowledge
@@ -53,7 +53,7 @@ def on_node(node: str, **wanted: Any) -> Plan:
 
 
 def dsdoctor(*arguments: str) -> Any:
-    return CliRunner().invoke(app, list(arguments), env={"COLUMNS": "80"})
+    return CliRunner().invoke(command_line(), list(arguments), env={"COLUMNS": "80"})
 
 
 # --- the tables -------------------------------------------------------------------------------------------------------

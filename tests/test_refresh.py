@@ -14,7 +14,7 @@ import pytest
 from packaging.version import Version
 from typer.testing import CliRunner
 
-from dsdoctor.cli import app
+from dsdoctor.cli import command_line
 from dsdoctor.errors import UsageError
 from dsdoctor.lint import lint
 from dsdoctor.matrix import Knowledge, parse_yaml
@@ -243,7 +243,7 @@ def test_errors_of_the_user(matrices: Path, tmp_path: Path) -> None:
     (matrices / "index.json").write_text("{}", encoding="utf-8")
     with pytest.raises(RefreshError, match="compiled"):
         refreshed(matrices)
-    result = CliRunner().invoke(app, ["matrix", "refresh", "--directory", str(tmp_path), "--format", "json"])
+    result = CliRunner().invoke(command_line(), ["matrix", "refresh", "--directory", str(tmp_path), "--format", "json"])
     assert result.exit_code == 2
     assert json.loads(result.stdout)["exit_code"] == 2
 

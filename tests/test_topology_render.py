@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner
 
-from dsdoctor.cli import app
+from dsdoctor.cli import command_line
 from dsdoctor.facts import NvLink
 from dsdoctor.matrix import Knowledge
 from dsdoctor.render import topology as page
@@ -142,7 +142,7 @@ def test_the_command_in_every_format(tmp_path: Path) -> None:
     starts = {"terminal": "4 × NVIDIA H200", "json": "{", "svg": "<svg", "html": "<!DOCTYPE html>", "nccl-xml": '<system version="1">'}
     for name, start in starts.items():
         file = tmp_path / name
-        result = CliRunner().invoke(app, ["topo", "--from", "example:h200x4-healthy", "--format", name, "-o", str(file)])
+        result = CliRunner().invoke(command_line(), ["topo", "--from", "example:h200x4-healthy", "--format", name, "-o", str(file)])
         assert result.exit_code == 0, result.output
         assert file.read_text(encoding="utf-8").startswith(start)
         assert result.stdout == ""
@@ -153,6 +153,6 @@ def test_the_command_in_every_format(tmp_path: Path) -> None:
     (["--from", "example:h200x4-healthy", "--reference", "hgx-h10"], "did you mean hgx-h100"),
 ])  # fmt: skip
 def test_mistakes_are_one_sentence(arguments: list[str], words: str) -> None:
-    result = CliRunner().invoke(app, ["topo", *arguments])
+    result = CliRunner().invoke(command_line(), ["topo", *arguments])
     assert result.exit_code == 2
     assert words in result.output

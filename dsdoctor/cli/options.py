@@ -1,0 +1,71 @@
+"""Options and formats that several commands share."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+
+class Format(str, enum.Enum):
+    """How an answer is written to standard output."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+
+
+class ReportFormat(str, enum.Enum):
+    """How the judgement of a node is written to standard output."""
+
+    TERMINAL = "terminal"
+    JSON = "json"
+    MARKDOWN = "markdown"
+    JUNIT = "junit"
+    SARIF = "sarif"
+    GITHUB = "github"
+    GITLAB = "gitlab"
+    PROMETHEUS = "prometheus"
+    NAGIOS = "nagios"
+    HTML = "html"
+
+
+class FailOn(str, enum.Enum):
+    """The mildest severity that makes the exit code 1."""
+
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+    NEVER = "never"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="What to print: terminal or json.")]
+ReportFormatOption = Annotated[
+    ReportFormat, typer.Option("--format", "-f", metavar="NAME", help=f"What to print: {', '.join(item.value for item in ReportFormat)}.")
+]
+OutputOption = Annotated[
+    list[str],
+    typer.Option(
+        "--output", "-o", metavar="FILE",
+        help="Also write the report there; by suffix .json .md .xml (JUnit) .sarif .gitlab.json .prom .html .txt. Repeatable.",
+    ),
+]  # fmt: skip
+OnlyOption = Annotated[list[str], typer.Option("--only", metavar="ID", help="Run only this check or area. Repeatable, or a comma list.")]
+IgnoreOption = Annotated[
+    list[str], typer.Option("--ignore", metavar="ID", help="Leave out this check or area. Repeatable, or a comma list.")
+]
+WaiversOption = Annotated[str, typer.Option("--waivers", metavar="FILE", help="YAML file of accepted findings, with reason and expiry.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 1 from this severity on: error, warning, info or never.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Unknown outcomes count as findings.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Show every check, sources and timings.")]
+PythonOption = Annotated[
+    str, typer.Option("--python", metavar="PATH", help="Interpreter or environment to examine. Default: the active one, else this one.")
+]
+GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at these GPUs only (NVML indices).")]
+FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests.")]
+QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
+MatrixOption = Annotated[
+    list[str], typer.Option("--matrix", metavar="DIR", help="A folder with matrices of your own; their rows come first. Repeatable.")
+]
+SourceArgument = Annotated[str, typer.Argument(metavar="FILE", help="A recording, a report, or example:NAME.")]

@@ -1,0 +1,337 @@
+"""The steps of a command: what is in force, examine, judge, print, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
+
+from dsdoctor.cli.options import FailOn, Format, ReportFormat
+
+if TYPE_CHECKING:
+    from dsdoctor.advise.node import Node
+    from dsdoctor.checks._check import Check
+    from dsdoctor.facts import Gpu, Snapshot
+    from dsdoctor.findings import Report, Severity
+    from dsdoctor.matrix import Knowledge
+    from dsdoctor.plugins import Parts
+    from dsdoctor.rows import Gpus
+    from dsdoctor.sources.probe import Probe
+    from dsdoctor.topology.graph import Topology
+
+
+def with_matrices(parts: Parts, directories: Sequence[str]) -> Parts:
+    """The parts with a user's own matrices before all others; an error when one of them cannot be used."""
+    if not directories:
+        return parts
+    import dataclasses
+
+    from dsdoctor.matrix_commands import overlays
+
+    return dataclasses.replace(parts, matrices=(*map(str, overlays(directories)), *parts.matrices))
+
+
+def prepare(
+    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = ()
+) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
+    from dsdoctor import plugins
+    from dsdoctor import waivers as waiver_files
+    from dsdoctor.checks import select
+
+    parts = with_matrices(plugins.load(), matrices)
+    checks = select(parts.checks, only=names_in(only), ignore=names_in(ignore))
+    accepted = waiver_files.load(waivers, known=[item.id for item in parts.checks]) if waivers else ()
+    return parts, checks, accepted
+
+
+@contextlib.contextmanager
+def examining(
+    python: str = "",
+    gpu: str = "",
+    timeout_s: float = 60.0,
+    leave_out: Callable[[Probe], str] = lambda probe: "",
+    smoke_tests: tuple[str, ...] = (),
+    smoke_level: str = "default",
+) -> Iterator[Callable[[str], Snapshot]]:
+    """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
+
+    `leave_out` says why a probe is not to run, or nothing.
+    """
+    import dataclasses
+
+    from dsdoctor import plugins
+    from dsdoctor.errors import UsageError
+    from dsdoctor.facts import not_asked
+    from dsdoctor.render import progress
+    from dsdoctor.sources import live, target
+    from dsdoctor.sources.host import Host
+    from dsdoctor.sources.probe import Scope
+
+    host = Host()
+    scope = Scope(
+        target=target.locate(host, python or None), gpu_indices=gpu_indices_in(gpu), deadline_s=timeout_s,
+        smoke_tests=smoke_tests, smoke_level=smoke_level,
+    )  # fmt: skip
+    probes = plugins.load_probes()
+    left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
+
+    def take_snapshot(label: str) -> Snapshot:
+        with progress.checklist(sys.stderr) as listener:
+            snapshot = examination.snapshot(label, listener)
+        versions = snapshot.sections.nvml_versions.value
+        count = versions.gpu_count if versions else None
+        wrong = [index for index in scope.gpu_indices or () if count is not None and not 0 <= index < count]
+        if wrong:
+            raise UsageError(f"there is no GPU {wrong[0]} here; the GPUs are {', '.join(map(str, range(count or 0))) or 'none'}")
+        return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
+
+    with live.started(host, scope, [probe for probe in probes if not leave_out(probe)]) as examination:
+        yield take_snapshot
+
+
+def not_quick(probe: Probe) -> str:
+    return "" if probe.quick else "not looked at with --quick"
+
+
+def not_needed(checks: Sequence[Check]) -> Callable[[Probe], str]:
+    """Leave out probes whose facts none of the checks reads; host and interpreter stay, remedies are chosen by them."""
+    needed = {name for item in checks for name in (*item.sections, *item.optional_sections)} | {"platform", "interpreter"}
+    return lambda probe: "" if needed & set(probe.provides) else "none of the chosen checks needs it"
+
+
+def knowledge_of(matrices: Sequence[str]) -> Knowledge:
+    """The matrices in force, without loading a check: a user's own, those of plugins, the built-in ones."""
+    from pathlib import Path
+
+    from dsdoctor import plugins
+    from dsdoctor.matrix import Knowledge
+
+    plugged = plugins.load().matrices if plugins.installed(sys.path) else ()
+    own: Sequence[Path] = ()
+    if matrices:
+        from dsdoctor.matrix_commands import overlays
+
+        own = overlays(matrices)
+    return Knowledge(overlays=(*own, *(Path(folder) for folder in plugged)))
+
+
+def this_node(gpus: Gpus) -> Node:
+    """This machine as far as it matters for a stack, by the probes that only read files and NVML."""
+    from dsdoctor.advise.node import node_from_facts
+
+    needed = ("host", "driver", "nvml")
+    with examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for advice") as take_snapshot:
+        return node_from_facts(take_snapshot("this machine").sections, gpus)
+
+
+def this_topology() -> Topology:
+    """How this machine is wired, by the probes that only read sysfs and NVML."""
+    from dsdoctor.topology import from_facts
+
+    needed = ("host", "pcie", "nvml")
+    with examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for the topology") as take_snapshot:
+        return from_facts.topology(take_snapshot("this machine").sections, "this machine")
+
+
+def these_gpus() -> tuple[Gpu, ...]:
+    """The GPUs of this machine, by NVML alone."""
+    with examining(leave_out=lambda probe: "" if probe.name in ("host", "nvml") else "not needed for a plan") as take_snapshot:
+        return take_snapshot("this machine").sections.gpus.value or ()
+
+
+def python_version_of(path: str) -> str:
+    """The version of an interpreter by its files; empty path: the active one."""
+    from dsdoctor.sources import target
+    from dsdoctor.sources.host import Host
+
+    return target.locate(Host(), path or None).python_version
+
+
+def redacted_copy(snapshot: Snapshot) -> Snapshot:
+    """The snapshot as it may leave this machine; of a live one the names of machine and user are known for certain."""
+    from dsdoctor import redact
+
+    if snapshot.origin.kind != "live":
+        return redact.redact(snapshot)
+    import pwd
+
+    with contextlib.suppress(KeyError):
+        return redact.redact(snapshot, hosts=(os.uname().nodename,), users=(pwd.getpwuid(os.getuid()).pw_name,))
+    return redact.redact(snapshot, hosts=(os.uname().nodename,))
+
+
+def load_what_judges(parts: Parts, checks: Sequence[Check]) -> None:
+    """Load what the checks will want while the probes still run."""
+    import packaging.requirements  # noqa: F401
+
+    in_force(parts.matrices).load({name for item in checks for name in item.matrices})
+
+
+@functools.lru_cache(maxsize=1)
+def in_force(folders: tuple[str, ...]) -> Knowledge:
+    """The built-in matrices under those of these folders; one value a run, so that what was loaded while the probes ran is there later."""
+    from pathlib import Path
+
+    from dsdoctor.matrix import Knowledge
+
+    return Knowledge(overlays=tuple(Path(folder) for folder in folders))
+
+
+def judge(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepted: Sequence[Any]) -> Report:
+    import datetime
+
+    from dsdoctor import diagnose
+
+    return diagnose.diagnose(
+        snapshot, in_force(parts.matrices), checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices
+    )
+
+
+def refuse_unknown_suffix(outputs: Sequence[str]) -> None:
+    """Refuse a file whose suffix names no format, before minutes go into a report that could not be written."""
+    if not outputs:
+        return
+    from dsdoctor.errors import UsageError
+    from dsdoctor.render import formats
+
+    for path in outputs:
+        if formats.of_file(path) is None:
+            raise UsageError(f"--output {path}: the format follows from the suffix, which is one of {' '.join(sorted(formats.SUFFIXES))}")
+
+
+def report_on(
+    snapshot: Snapshot,
+    parts: Parts,
+    checks: Sequence[Check],
+    accepted: Sequence[Any],
+    format: ReportFormat,
+    outputs: Sequence[str],
+    fail_on: FailOn,
+    strict: bool,
+    verbose: bool,
+    with_table: bool = False,
+) -> int:
+    """Print the report and write its other forms. Only the screen shows real names: what machines read, and every file, is redacted."""
+    from dsdoctor import diagnose
+
+    threshold = threshold_of(fail_on)
+    if outputs or format is not ReportFormat.TERMINAL:
+        from dsdoctor.render import formats
+
+        report = judge(redacted_copy(snapshot), parts, checks, accepted)
+        for path in outputs:
+            write_file(path, with_newline(formats.render(report, formats.of_file(path) or format.value, threshold)))
+        if format is not ReportFormat.TERMINAL:
+            print_text(formats.render(report, format.value, threshold))
+    if format is ReportFormat.TERMINAL:
+        from dsdoctor.render import terminal
+
+        report = judge(snapshot, parts, checks, accepted)
+        if with_table:
+            print_text(f"{smoke_table(snapshot)}\n")
+        print_text(terminal.render(report, width=screen_width(), colour=wants_colour(), verbose=verbose, unicode=speaks_unicode()))
+    return diagnose.exit_code(report, fail_on=threshold, strict=strict)
+
+
+def smoke_table(snapshot: Snapshot) -> str:
+    from dsdoctor import smoke_table
+    from dsdoctor.matrix import Knowledge
+    from dsdoctor.render import smoke as smoke_render
+
+    rows = smoke_table.table(snapshot.sections, Knowledge().matrix("gpu-limits"))
+    return smoke_render.render(rows, width=screen_width(), colour=wants_colour(), unicode=speaks_unicode())
+
+
+def finish(run: Callable[[], int], format: Format | ReportFormat) -> NoReturn:
+    """Run a command and exit with its code; an error is one sentence, a fault of ours says so, and JSON stays JSON."""
+    from dsdoctor.errors import DsdoctorError
+
+    try:
+        code = run()
+        sys.stdout.flush()
+    except DsdoctorError as error:
+        fail(f"dsdoctor: {error}", 2, format)
+    except BrokenPipeError:
+        leave_broken_pipe(0)
+    except KeyboardInterrupt:
+        fail("dsdoctor: interrupted", 130, format)
+    except Exception as error:
+        import traceback
+
+        traceback.print_exc()
+        fail(f"dsdoctor: a fault of dsdoctor itself, not of this node: {type(error).__name__}: {error}", 3, format)
+    raise typer.Exit(code)
+
+
+def fail(message: str, code: int, format: Format | ReportFormat) -> NoReturn:
+    print(message, file=sys.stderr)
+    if format.value != "terminal":
+        from dsdoctor.render import formats
+
+        text = formats.failure(format.value, message.removeprefix("dsdoctor: "), code)
+        with contextlib.suppress(OSError):
+            if text:
+                print_text(text)
+            sys.stdout.flush()
+    raise typer.Exit(code)
+
+
+def leave_broken_pipe(code: int) -> NoReturn:
+    """The reader went away (`| head`): say nothing more, not even at interpreter exit."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def write_file(path: str, text: str) -> None:
+    from dsdoctor.sources.replay import write_atomically
+
+    write_atomically(path, text)
+
+
+def print_text(text: str) -> None:
+    sys.stdout.write(with_newline(text))
+
+
+def with_newline(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n"
+
+
+def names_in(values: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.strip() for value in values for part in value.split(",") if part.strip())
+
+
+def gpu_indices_in(text: str) -> tuple[int, ...] | None:
+    from dsdoctor.errors import UsageError
+
+    if not text:
+        return None
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"--gpu takes numbers such as 0,2; '{text}' is none") from None
+
+
+def threshold_of(fail_on: FailOn) -> Severity | None:
+    from dsdoctor.findings import Severity
+
+    return None if fail_on is FailOn.NEVER else Severity(fail_on.value)
+
+
+def screen_width() -> int:
+    import shutil
+
+    return min(shutil.get_terminal_size((80, 24)).columns, 110)
+
+
+def wants_colour() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def speaks_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
