@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from dsdoctor.cli.light import LightCommand, LightGroup
 from dsdoctor.cli.steps import leave_broken_pipe, print_text
 
 COMMANDS = {
@@ -35,6 +36,7 @@ COMMANDS = {
 def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
     """The parser of these commands; of all without names."""
     app = typer.Typer(
+        cls=LightGroup,
         name="dsdoctor",
         help="Can this node run this stack, and if not, what exactly do I do?",
         epilog="Exit codes: 0 nothing at or above --fail-on, 1 findings, 2 usage error or unreadable input, 3 the doctor itself failed.",
@@ -49,7 +51,7 @@ def command_line(names: Iterable[str] = COMMANDS) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(getattr(module, f"{name}_command"))
+            app.command(name, cls=LightCommand)(getattr(module, f"{name}_command"))
     return app
 
 

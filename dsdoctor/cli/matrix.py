@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
+from dsdoctor.cli.light import LightCommand, LightGroup
 from dsdoctor.cli.options import Format, FormatOption, MatrixOption
 from dsdoctor.cli.steps import finish, print_text, screen_width, speaks_unicode, wants_colour
 
-app = typer.Typer(help="Look knowledge up, check a file of your own, re-derive package rows.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=LightGroup, help="Look knowledge up, check a file of your own, re-derive package rows.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A matrix: gpus, torch, companions … See: dsdoctor list matrices")],
     key: Annotated[str, typer.Argument(metavar="KEY", help="One row: a version, a GPU's name, vllm==0.33.0 …")] = "",
@@ -42,7 +45,7 @@ def show(
     finish(run, format)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def lint(
     path: Annotated[str, typer.Argument(metavar="FILE|DIR", help="A matrix file of your own, or a folder of them.")],
     format: FormatOption = Format.TERMINAL,
@@ -66,7 +69,7 @@ def lint(
     finish(run, format)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def refresh(
     names: Annotated[list[str], typer.Argument(metavar="PACKAGE…", help="Only these packages; none: every package with rows.")] = [],  # noqa: B006
     write: Annotated[bool, typer.Option("--write", help="Write the rows; without it nothing is changed.")] = False,
