@@ -4,7 +4,7 @@
     python benchmarks/smoke.py [--runs N] [--python PATH]
 
 The floor is one process that imports torch, starts CUDA, runs its first FP8 product and, where fa3-fwd is installed, its first FlashAttention-3
-call. Commands take turns; figures are medians after one warm-up. The highest GPU memory in use is read through NVML while the doctor runs.
+call. Commands take turns; figures are medians after one warm-up. The highest GPU memory in use is read through NVML meanwhile.
 With several GPUs, one GPU and all of them are compared too. Needs a GPU with FP8.
 """
 
@@ -57,10 +57,9 @@ class MemoryWatch(threading.Thread):
         while not self._stop_asked.wait(0.02):
             self.highest = max(self.highest, *(used - before for used, before in zip(self._used(), self._before, strict=True)))
 
-    def stop(self) -> int:
+    def stop(self) -> None:
         self._stop_asked.set()
         self.join()
-        return self.highest
 
 
 def seconds(argv: list[str]) -> float:
@@ -90,18 +89,22 @@ def main() -> int:
         seconds(argv)
     watch.start()
     runs: dict[str, list[float]] = {name: [] for name in table}
+    memory = dict.fromkeys(table, 0)
     for _ in range(options.runs):
         for name, argv in table.items():
+            watch.highest = 0
             runs[name].append(seconds(argv))
-    print(f"{'command':28s} {'median s':>9s} {'min':>7s} {'max':>7s}")
+            memory[name] = max(memory[name], watch.highest)
+    watch.stop()
+    print(f"{'command':28s} {'median s':>9s} {'min':>7s} {'max':>7s} {'GiB on one GPU':>15s}")
     for name, values in runs.items():
-        print(f"{name:28s} {statistics.median(values):9.2f} {min(values):7.2f} {max(values):7.2f}")
+        print(f"{name:28s} {statistics.median(values):9.2f} {min(values):7.2f} {max(values):7.2f} {memory[name] / 2**30:15.2f}")
     print(f"\n{'ratio':50s} {'median':>7s} {'budget':>7s}")
     for above, below, budget in BUDGETS:
         if above in runs and below in runs:
             ratio = statistics.median(a / b for a, b in zip(runs[above], runs[below], strict=True))
             print(f"{above + ' / ' + below:50s} {ratio:7.2f} {budget:7.2f}")
-    print(f"\nhighest GPU memory in use: {watch.stop() / 2**30:.2f} GiB on one GPU (budget 2.00)")
+    print("\nThe budget of memory is 2.00 GiB for the tests of one GPU; between several, NCCL alone takes more.")
     return 0
 
 

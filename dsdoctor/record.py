@@ -1,7 +1,8 @@
-"""`dataclass` for the many small record types: the same as the standard one, made in half the time.
+"""`dataclass` for the many small record types: the same as the standard one, made in a fraction of the time.
 
 The standard decorator compiles six methods for every class; with two hundred record types that was a third of the start-up of `dsdoctor check`.
-Here comparison, hash, text form and immutability are shared functions, and only `__init__` is compiled. Type checkers see the standard one.
+Here comparison, hash, text form and immutability are shared functions, and `__init__` is compiled when the first record of a type is made:
+most types have none in a run. Type checkers see the standard decorator.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ else:
         """Make a record type; `frozen` needs `slots`, because a field may be set exactly once."""
 
         def decorate(cls):
-            made = dataclasses.dataclass(slots=slots, kw_only=kw_only, repr=False, eq=False)(cls)
+            made = dataclasses.dataclass(slots=slots, kw_only=kw_only, init=False, repr=False, eq=False)(cls)
+            made.__init__ = _first_init(made)
             made.__repr__ = _repr
             if eq:
                 made.__eq__ = _equal
@@ -28,6 +30,40 @@ else:
             return made
 
         return decorate
+
+
+def _first_init(made: Any) -> Any:
+    """The `__init__` that gives way to the real one when it is called."""
+
+    def __init__(self: Any, *arguments: Any, **values: Any) -> None:
+        made.__init__ = _compiled_init(made)
+        made.__init__(self, *arguments, **values)
+
+    return __init__
+
+
+def _compiled_init(made: Any) -> Any:
+    """The `__init__` of the fields; it fills the slots themselves, so that no field asks whether it may be set."""
+    parameters: dict[bool, list[str]] = {False: [], True: []}
+    body, names = [], {"_nothing": object()}
+    for field in dataclasses.fields(made):
+        name, default = field.name, ""
+        if field.default is not dataclasses.MISSING:
+            names[f"_default_{name}"], default = field.default, f"=_default_{name}"
+        elif field.default_factory is not dataclasses.MISSING:
+            names[f"_make_{name}"], default = field.default_factory, "=_nothing"
+        parameters[field.kw_only is True].append(f"{name}{default}")
+        value = f"_make_{name}() if {name} is _nothing else {name}" if default == "=_nothing" else name
+        slot: Any = getattr(made, name, None)
+        if hasattr(slot, "__set__"):
+            names[f"_set_{name}"] = slot.__set__
+            body.append(f"_set_{name}(self, {value})")
+        else:
+            body.append(f"self.{name} = {value}")
+    by_name = ["*", *parameters[True]] if parameters[True] else []
+    source = f"def __init__({', '.join(['self', *parameters[False], *by_name])}):\n " + "\n ".join(body or ["pass"])
+    exec(source, names)
+    return names["__init__"]
 
 
 def _values(record: Any) -> tuple[Any, ...]:

@@ -36,7 +36,7 @@ class SmokeTest:
 
 SCRIPTS: tuple[Script, ...] = (
     Script(name="smoke_shared.py", children=ONE_PER_GPU),
-    Script(name="smoke_fa3.py", children=ONE_PER_GPU),
+    Script(name="smoke_fa3.py", children=ONE_FOR_ALL),
     Script(name="smoke_triton.py", children=ONE_FOR_ALL),
     Script(name="smoke_deepgemm.py", children=ONE_FOR_ALL),
     Script(name="smoke_links.py", children=ONE_FOR_ALL),

@@ -15,7 +15,8 @@ from dsdoctor.facts import NetworkInterface, Sections, known
 from dsdoctor.findings import Diagnosis, Report, Severity, Verdict
 from dsdoctor.matrix import Knowledge
 from dsdoctor.render import terminal
-from dsdoctor.sources import replay
+from dsdoctor.sources import replay, triage
+from dsdoctor.sources.triage.events import load_matcher
 
 RECORDINGS = Path(__file__).with_name("recordings")
 KNOWLEDGE = Knowledge()
@@ -109,6 +110,20 @@ def test_the_loopback_interface_works_on_one_node_and_is_worth_a_note() -> None:
     assert "loopback interface reaches this node only" in screen(report)
 
 
+# --- shared memory ----------------------------------------------------------------------------------------------------
+
+
+def test_shared_memory_that_is_too_small_is_the_cause_and_not_the_failing_collective() -> None:
+    """Mounted with 16 MiB there; NCCL fell back on it because its direct ways were switched off."""
+    report = judged("small-shm")
+    first = cause_of(report, "system.shm-too-small", Severity.ERROR)
+    assert "16 MiB" in first.summary
+    assert [item.check for item in first.explains] == ["smoke.collectives"]
+    assert "Error while creating shared memory segment" in screen(report)
+    assert any("--shm-size" in command for command in commands(first))
+    assert [item.check for item in report.diagnosis if item.severity is Severity.ERROR] == ["system.shm-too-small"]
+
+
 # --- a rank, a GPU ----------------------------------------------------------------------------------------------------
 
 
@@ -117,6 +132,16 @@ def test_the_rank_that_never_comes_is_named() -> None:
     first = cause_of(report, "smoke.collectives", Severity.ERROR)
     assert "rank 1 is at 'ready to join' while the others wait at 'joining the group'" in first.summary
     assert report.verdict is Verdict.BROKEN
+
+
+def test_a_rank_with_another_nccl_is_named_from_the_log_of_the_job() -> None:
+    """Rank 1 had the NCCL of the system by LD_PRELOAD; both said so with NCCL_DEBUG=INFO."""
+    log = triage.open_document(str(RECORDINGS / "h200x2-mixed-nccl.log"))
+    snapshot = triage.read([log], load_matcher(KNOWLEDGE)).snapshot
+    report = diagnose(snapshot, KNOWLEDGE, CHECKS, today=datetime.date(2026, 11, 29))
+    first = cause_of(report, "nccl.version-differs", Severity.ERROR)
+    assert "rank 0 has 2.28.9, rank 1 has 2.28.3" in first.summary
+    assert [item.check for item in report.diagnosis if item.severity is Severity.ERROR] == ["nccl.version-differs"]
 
 
 @pytest.mark.parametrize("checks", [CHECKS, OF_SMOKE], ids=["check", "smoke"])

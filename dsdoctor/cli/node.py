@@ -33,6 +33,7 @@ from dsdoctor.cli.steps import (
     judge,
     knowledge_of,
     load_what_judges,
+    names_in,
     not_needed,
     not_quick,
     prepare,
@@ -76,6 +77,8 @@ def check_command(
         level = "full" if full else "default"
 
         def leave_out(probe: Probe) -> str:
+            if probe.name == "smoke" and "smoke" in names_in(ignore):
+                return "left out with --ignore smoke"
             return (not_quick(probe) if quick else "") or not_asked_for(probe)
 
         with examining(python, gpu, timeout, leave_out, smoke_level=level) as take_snapshot:

@@ -135,7 +135,7 @@ def sdpa_results(context, what):
 
         def body(backend=backend):
             outputs = []
-            first_s = context.seconds(lambda: outputs.append(sdpa(context, backend, q, k, v, what.causal)))
+            first_s = context.first_seconds(lambda: outputs.append(sdpa(context, backend, q, k, v, what.causal)))
             return dict(judged(context, outputs[0], exact, plain), first_call_s=first_s)
 
         yield context.attempt(path, body, shape=what.name, dtype="bfloat16")
@@ -251,7 +251,7 @@ def mla_body(context, name):
         exact.append(exact_attention(torch, q[number : number + 1], keys, keys[..., :LATENT], True))
     outputs = []
     arguments = (q, cache, table.to(context.device), torch.tensor(lengths, dtype=torch.int32, device=context.device))
-    first_s = context.seconds(lambda: outputs.append(decode(context, module, *arguments)))
+    first_s = context.first_seconds(lambda: outputs.append(decode(context, module, *arguments)))
     found = common.compare(torch, context.observed(outputs[0].contiguous()).cpu(), torch.cat(exact))
     return dict(found, first_call_s=first_s)
 

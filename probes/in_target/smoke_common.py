@@ -25,17 +25,16 @@ import warnings
 GIB = 1 << 30
 SPARE_BYTES = 1 << 30
 """What stays free on the GPU beside a test's own need."""
-OWN_LIMIT_BYTES = 2 << 30
 LOCK_WAIT_S = 30.0
 CONTEXTS_AT_ONCE = 2
 """Children that use one GPU at the same time: a CUDA context alone takes about 0.55 GiB of it, and a node that works must not be crowded.
 
-How a run stays under 2 GiB on each GPU. All children import torch and their libraries at once, without a context. Then each takes a place on
-every GPU it uses, and keeps it until it ends. Of the children that need several GPUs at once only one has places: first the ranks of the
-collectives, since their conductor starts no CUDA and is the first to ask, beside them the tests of torch; the others follow as places become
-free. So a GPU has two contexts, and in the first moments a third one of the probe `torch`, while the tests of what is right need at most
-0.15 GiB. Rates come last: their tensors, at most 0.3 GiB, live only while their child has the GPU alone, when the other child holds its context
-and at most the buffers of NCCL.
+How a run stays small. All children import torch and their libraries at once, without a context. Then each takes a place on every GPU it uses,
+and keeps it until it ends. Of the children that need several GPUs at once only one has places: first the ranks of the collectives, since their
+conductor starts no CUDA and is the first to ask; the others follow as places become free. So a GPU has two contexts, and in the first moments
+a third one of the probe `torch`, while the tests of what is right need at most 0.15 GiB. Rates come last: their tensors, at most 0.3 GiB, live
+only while their child has the GPU alone. One H200 stays at 1.6 GiB. Where collectives run it is 2.8 GiB, of which a rank takes 2.1: its context,
+and what NCCL 2.28.9 wants for its own kernels and buffers. Smaller buffers would measure another NCCL than the one that serves.
 """
 RUN_S = 0.03
 """Shortest run of a timed call: long enough for the clocks to rise and to be read."""
@@ -373,6 +372,15 @@ class Context:
         self.synchronize()
         return time.perf_counter() - started
 
+    def first_seconds(self, body):
+        """As `seconds`, for a first call: libraries are loaded and kernels compiled in it, and others may measure their rates meanwhile."""
+        with apart(self.plan.scratch):
+            elapsed = self.seconds(body)
+            # Waiting for another test is not this test's fault.
+            faulthandler.cancel_dump_traceback_later()
+        self.watch()
+        return elapsed
+
     def best_call_s(self, body, calls=20, repeats=3, warm_up=3, limit_s=1.5):
         """Seconds of one call: the best of `repeats` runs between two events. A run is `calls` calls: more where they are so short
         that the clocks could not be read meanwhile, fewer where one is slow."""
@@ -519,6 +527,19 @@ def beside_others(scratch, names):
 
 
 @contextlib.contextmanager
+def apart(scratch):
+    """Let go what this child shares, while it computes next to nothing; afterwards it waits for the end of others' rates."""
+    shared = sorted(_SHARED - _EXCLUSIVE)
+    for name in shared:
+        release(name)
+    try:
+        yield
+    finally:
+        for name in shared:
+            take(scratch, name, fcntl.LOCK_SH)
+
+
+@contextlib.contextmanager
 def lock(scratch, name):
     """Hold one thing against all other children. What this child shares is let go first, so that two that wait cannot wait for each other."""
     for shared in _SHARED - _EXCLUSIVE:
@@ -554,14 +575,15 @@ def compiled_outcome(error):
     return "error" if outcome == "refused" and not isinstance(error, (Refused, NotImplementedError)) else outcome
 
 
-def main(gpu_tests, node_tests=None, load=None):
+def main(gpu_tests, node_tests=None, load=None, last_first=False):
     """Run the plan: `gpu_tests` (name to body(context), once for each GPU), then `node_tests` (once, with context.gpus). Ends the process.
 
-    A body yields results. What it raises beside that is the result of the test. `load(context)` imports what the tests need beside torch,
+    With `last_first` the last GPU is the first: slow compilations go where the fewest others begin. A body yields results. What it raises beside that is the result of the test. `load(context)` imports what the tests need beside torch,
     before this process takes a place on a GPU; what fails there is told by the test that meets it again.
     """
     plan = read_plan()
     torch, gpus, hidden = open_torch(plan)
+    gpus = gpus[::-1] if last_first else gpus
     wanted = plan.tests or [*gpu_tests, *(node_tests or {})]
     if load is not None and gpus:
         load_libraries(load, Context(torch, plan, wanted[0], gpus[0], gpus))

@@ -259,7 +259,7 @@ def shapes_result(context, provider, attend, notes):
         if what.name == HEAD_MAJOR:
             q, k, v = (tensor.transpose(1, 2).contiguous().transpose(1, 2) for tensor in (q, k, v))
         try:
-            output, seconds = called(context, attend, q, k, v, what.causal)
+            output, seconds = called(context, attend, q, k, v, what.causal, timed=context.first_seconds if first_s is None else None)
         except Exception as error:
             text = "%s: %s" % (what.name, common.text_of(error))
             if common.outcome_of(error) == "skipped":
@@ -284,11 +284,11 @@ def shapes_result(context, provider, attend, notes):
     return context.ran(provider.path, values, shape="; ".join(found), worst=worst, dtype="bfloat16", **notes)
 
 
-def called(context, attend, *arguments):
+def called(context, attend, *arguments, timed=None):
     """(output, seconds) of one call without gradients."""
     outputs = []
     with context.torch.no_grad():
-        seconds = context.seconds(lambda: outputs.append(attend(*arguments)))
+        seconds = (timed or context.seconds)(lambda: outputs.append(attend(*arguments)))
     return outputs[0], seconds
 
 
@@ -355,7 +355,8 @@ def rate_result(context, path, generation, attend, what):
 
     def body():
         # Kernels are loaded or compiled on a short sequence here, so that nobody waits for that.
-        _, first_s = called(context, attend, *rate_operands(context, what._replace(queries=min(512, what.queries))), what.causal)
+        short = what._replace(queries=min(512, what.queries))
+        _, first_s = called(context, attend, *rate_operands(context, short), what.causal, timed=context.first_seconds)
         with torch.no_grad(), context.alone():
             call_s = timed()
         operations = 4.0 * what.batch * what.heads * what.queries * what.keys * what.dim
