@@ -22,7 +22,7 @@ from dsdoctor.sources.triage.wrapped import Message, flowed
 from dsdoctor.versions import CudaVersion, LibraryVersion
 
 BEFORE, AFTER = 400, 1600
-"""How much of a line around a literal is looked at, in characters."""
+"""How much of a line around a literal is looked at, in characters. Where that is in vain, the next look is half of AFTER further on."""
 KEPT_PER_SIGNATURE = 8
 TRIED_PER_SIGNATURE = 20_000
 TEXT_LIMIT = 600
@@ -140,7 +140,9 @@ class Matcher:
                         self._times[name] = self._times.get(name, 0) + 1
                         self._keep(name, found, text.page.lines[first], self._order + first)
                     done |= {index, first}
-                at = text.flowed.find(literal, at + len(literal))
+                end = text.starts[index] + len(text.page.lines[index].text)
+                looked_at = end if index in done else min(end, at + AFTER // 2)
+                at = text.flowed.find(literal, max(looked_at, at + len(literal)))
 
     def _keep(self, name: str, found: _Found, line: Line, order: int) -> None:
         kept = self._kept.setdefault(name, [])
