@@ -144,7 +144,7 @@ def lint_overlay(directory: Path) -> tuple[str, ...]:
         try:
             if stem in KINDS:
                 Knowledge((directory,)).matrix(stem)
-            elif (built_in_directory() / f"{stem}.yaml").is_file():
+            elif _built_in(f"{stem}.yaml") is not None:
                 _read_yaml(directory / f"{stem}.yaml", stem)
             else:
                 raise MatrixError(f"{directory / stem}.yaml: no matrix has that name; known are {', '.join(matrix_names())}")
@@ -186,15 +186,25 @@ class _Piece:
 
 
 def built_in_directory() -> Path:
-    """Where the matrices of this dsdoctor are."""
+    """Where the matrices of this dsdoctor are; inside the archive when it is run as a single file."""
     return Path(importlib.import_module("dsdoctor.matrices").__path__[0])
 
 
+def _built_in(name: str) -> bytes | None:
+    """The content of a file beside the built-in matrices, or None; its loader reads it also out of an archive."""
+    package: Any = importlib.import_module("dsdoctor.matrices")
+    try:
+        content: bytes = package.__loader__.get_data(str(built_in_directory() / name))
+    except OSError:
+        return None
+    return content
+
+
 def _built_in_piece(stem: str) -> _Piece:
-    directory = built_in_directory()
-    source, compiled = directory / f"{stem}.yaml", directory / f"{stem}.json"
-    if compiled.is_file():
-        return _Piece(source, json.loads(compiled.read_bytes()))
+    source = built_in_directory() / f"{stem}.yaml"
+    compiled = _built_in(f"{stem}.json")
+    if compiled is not None:
+        return _Piece(source, json.loads(compiled))
     if not source.is_file():
         raise MatrixError(f"no matrix file is called '{stem}.yaml'")
     return _read_yaml(source, stem)
@@ -381,11 +391,11 @@ def _steps(node: Any, path: str) -> Iterator[tuple[int, Any, str]]:
 
 @lru_cache(maxsize=1)
 def _built_in_stamp() -> tuple[str, str]:
-    directory = built_in_directory()
-    index = directory / INDEX
-    if index.is_file():
-        stamp = json.loads(index.read_bytes())
+    index = _built_in(INDEX)
+    if index is not None:
+        stamp = json.loads(index)
         return stamp["digest"], stamp["date"]
+    directory = built_in_directory()
     return _stamp_of({stem: (directory / f"{stem}.yaml").read_bytes() for stem in stems_under(directory)})
 
 

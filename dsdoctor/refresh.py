@@ -373,6 +373,8 @@ def refresh(
 ) -> Refreshed:
     """Compare the package rows of a directory with the index of that interpreter's pip, and write the differences when asked to."""
     folder = Path(directory) if directory else built_in_directory()
+    if not folder.is_dir():
+        raise RefreshError(f"{folder} is no directory: name the matrices of a checkout with --directory")
     if write and (folder / INDEX).is_file():
         raise RefreshError(
             f"{folder} is an installed dsdoctor, whose matrices are compiled: name a checkout's with --directory; no file was changed"

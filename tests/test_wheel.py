@@ -61,3 +61,24 @@ def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["items"]) >= 45
+
+
+def test_the_wheel_works_unopened(wheel: Path, tmp_path: Path) -> None:
+    """From inside a zip archive, as dsdoctor.pyz runs it: matrices are read there, and the target gets its scripts as files."""
+    environment = {**os.environ, "PYTHONPATH": str(wheel), "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    code = (
+        "import os, sys\nfrom dsdoctor import __file__ as place\nfrom dsdoctor.sources.target import script_folder\n"
+        "from dsdoctor.cli import main\nprint(place, *sorted(os.listdir(script_folder())), sep='\\n', file=sys.stderr)\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "check", "--quick", "--only", "system.python-unreadable,driver.absent", "--python", sys.executable, "--format", "json"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode in (0, 1), done.stderr
+    place, *scripts = done.stderr.splitlines()
+    assert place.startswith(str(wheel))
+    assert scripts == sorted(path.name for path in (ROOT / "probes" / "in_target").glob("*.py"))
+    report = json.loads(done.stdout)
+    assert report["facts"]["interpreter"]["found_via"] == "files and the interpreter itself"
+    assert report["knowledge"]["digest"].startswith("sha256:")
+    assert not list(tmp_path.iterdir()), "the copy of the scripts stays behind"

@@ -27,6 +27,7 @@ from dsdoctor.plain import PlainError, from_plain, to_plain
 from dsdoctor.sources.child import kill_session, read_json, signal_name
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Probe, Scope
+from dsdoctor.sources.target import script_folder
 
 ANSWER_LIMIT_BYTES = 64 << 20
 
@@ -72,6 +73,9 @@ class Examination:
 
     def start(self, host: Host, scope: Scope) -> None:
         """Fork one child a probe."""
+        if any(probe.where == "target" for probe in self._probes):
+            with contextlib.suppress(OSError):  # a probe that needs them says what is wrong
+                script_folder()  # here, where a copy is removed at the end whatever happens to the children
         sys.stdout.flush()
         sys.stderr.flush()
         for probe in self._probes:

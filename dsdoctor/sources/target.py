@@ -5,10 +5,15 @@ Locating reads only files (`pyvenv.cfg`, directory names), so that it works when
 
 from __future__ import annotations
 
+import atexit
+import functools
 import importlib.resources
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from dsdoctor.errors import UsageError
 from dsdoctor.sources.child import Ended
@@ -72,10 +77,37 @@ def run_script(
     arguments: tuple[str, ...] = (),
 ) -> Ended:
     """Run `probes/in_target/<script>` by the target interpreter; its answer is in `result`. Writes no bytecode into the patient's tree."""
-    resource = importlib.resources.files("dsdoctor.probes") / "in_target" / script
     child_environment = {**(host.environment if environment is None else environment), "PYTHONDONTWRITEBYTECODE": "1"}
-    with importlib.resources.as_file(resource) as path:
-        return host.run([target.path, "-c", BOOTSTRAP, str(path), *arguments], timeout_s=timeout_s, environment=child_environment)
+    try:
+        path = os.path.join(script_folder(), script)
+    except OSError as error:
+        return Ended(outcome="not_found", detail=f"no directory for a copy of {script} can be written: {error}")
+    return host.run([target.path, "-c", BOOTSTRAP, path, *arguments], timeout_s=timeout_s, environment=child_environment)
+
+
+@functools.lru_cache(maxsize=1)
+def script_folder() -> str:
+    """The folder of the scripts. Inside an archive no other interpreter finds them: then a private copy, removed when this process ends.
+
+    Raises OSError when no copy can be written.
+    """
+    folder = importlib.resources.files("dsdoctor.probes") / "in_target"
+    if isinstance(folder, Path):
+        return str(folder)
+    copy = tempfile.mkdtemp(prefix="dsdoctor-", dir=_temporary_directory())
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    for script in folder.iterdir():
+        if script.name.endswith(".py"):
+            Path(copy, script.name).write_bytes(script.read_bytes())
+    return copy
+
+
+def _temporary_directory() -> str:
+    """Where temporary files go; the shared memory where the whole disk is read-only, as in many containers."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        return "/dev/shm"
 
 
 def read_pyvenv_cfg(host: Host, prefix: str) -> dict[str, str]:
