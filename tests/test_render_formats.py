@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import html5lib
 import jsonschema
+import junitparser
 import pytest
 import xmlschema
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
+from sarif_pydantic import Sarif
 
-from dsdoctor.facts import Origin
+from dsdoctor.facts import Gpu, Origin, PciDevice, Sections, known
 from dsdoctor.findings import (
     Consequence,
     Counts,
@@ -37,6 +41,7 @@ from dsdoctor.findings import (
     Verdict,
     Verify,
 )
+from dsdoctor.plain import to_plain
 from dsdoctor.render import formats
 
 HERE = Path(__file__).resolve().parent
@@ -196,6 +201,8 @@ def report_with(text: str, ids: str = "") -> Report:
         ("gpu.lost", Status.PASS, Severity.ERROR), ("gpu.xid", Status.UNKNOWN, Severity.ERROR), ("env.note", Status.FAIL, Severity.INFO),
         ("fabric.imex", Status.NOT_APPLICABLE, Severity.ERROR), ("pcie.replay-rate", Status.CRASHED, Severity.WARNING),
     ]  # fmt: skip
+    gpus = tuple(Gpu(index=index, name=text, pci_address=f"0000:0{index}:00.0") for index in range(2))
+    adapter = PciDevice(address=text, kind="nic", parents=(text,), root=text, driver="mlx5_core", interfaces=(text, "eth0"))
     told = (Status.PASS, Status.FAIL)
     outcomes = [
         Outcome(
@@ -209,6 +216,7 @@ def report_with(text: str, ids: str = "") -> Report:
         verdict=Verdict.BROKEN, diagnosis=tuple(diagnosis), outcomes=tuple(outcomes), notices=(Notice(severity=Severity.WARNING, text=text),),
         counts=Counts(passed=1, failed=4, unknown=1, crashed=1, not_applicable=1, waived=1, errors=2, warnings=1, infos=1),
         knowledge=KnowledgeStamp(digest="sha256:00", date="2026-11-29"),
+        facts=to_plain(Sections(gpus=known(gpus), pci_devices=known((adapter,)))),
     )  # fmt: skip
 
 
@@ -227,12 +235,15 @@ ANY_TEXT = st.one_of(
 
 def read_junit(text: str) -> ElementTree.Element:
     JUNIT.validate(text)
+    suites = junitparser.JUnitXml.fromstring(text.encode())
+    assert suites.tests == sum(suite.tests for suite in suites)
     return ElementTree.fromstring(text.encode())
 
 
 def read_sarif(text: str) -> dict[str, Any]:
     document = json.loads(text)
     jsonschema.Draft202012Validator(SARIF).validate(document)
+    assert Sarif.model_validate_json(text).runs[0].tool.driver.name == "dsdoctor"
     run: dict[str, Any] = document["runs"][0]
     rules = run["tool"]["driver"]["rules"]
     assert len({rule["id"] for rule in rules}) == len(rules)
@@ -289,6 +300,7 @@ class Page(HTMLParser):
         self.open: list[str] = []
         self.elements: Counter[str] = Counter()
         self.attributes: set[str] = set()
+        self.addresses: list[str] = []
         self.text = ""
         self.feed(page)
         self.close()
@@ -297,6 +309,7 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements[tag] += 1
         self.attributes |= {name for name, _ in attrs}
+        self.addresses += [value or "" for name, value in attrs if name == "href"]
         if tag not in ("meta", "br"):
             self.open.append(tag)
 
@@ -307,18 +320,31 @@ class Page(HTMLParser):
         self.text += data
 
 
+SVG_ATTRIBUTES = {"xmlns", "viewbox", "width", "height", "role", "aria-label", "x", "y", "x1", "y1", "x2", "y2", "rx", "d"}
+
+
 def read_html(text: str) -> Page:
+    html5lib.HTMLParser(strict=True).parse(text)
     page = Page(text)
-    assert not set(page.elements) & {"script", "a", "link", "img", "iframe", "object", "svg", "form"}
-    assert page.attributes <= {"lang", "charset", "name", "content", "http-equiv", "class"}
+    assert not set(page.elements) & {"script", "link", "img", "iframe", "object", "form", "image", "use", "foreignobject"}
+    assert page.attributes <= {"lang", "charset", "name", "content", "http-equiv", "class", "id", "href", "tabindex"} | SVG_ATTRIBUTES
+    assert all(re.fullmatch(r"#finding-\d+", address) for address in page.addresses)
     assert "url(" not in text
     assert "@import" not in text
     return page
 
 
+def read_markdown(text: str) -> list[str]:
+    """The kinds of its parts: text of a stranger makes no link, no picture and no element."""
+    tokens = MarkdownIt("commonmark", {"html": True}).enable("table").parse(text)
+    kinds = [inner.type for token in tokens for inner in (token, *(token.children or ()))]
+    assert not set(kinds) & {"link_open", "image", "html_inline", "html_block"}
+    return kinds
+
+
 READERS: dict[str, Any] = {
     "json": json.loads, "junit": read_junit, "sarif": read_sarif, "github": read_github, "gitlab": read_gitlab,
-    "prometheus": read_prometheus, "nagios": read_nagios, "html": read_html,
+    "prometheus": read_prometheus, "nagios": read_nagios, "html": read_html, "markdown": read_markdown,
 }  # fmt: skip
 
 

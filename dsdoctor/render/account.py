@@ -13,7 +13,8 @@ LINE_LIMIT = 400
 SHOWN_EVIDENCE = 6
 SHOWN_REMEDIES = 3
 _STYLE = Style(width=120)
-_NO_CHARACTER = re.compile("[\ufffe\uffff\U0001fffe\U0001ffff]")
+_NO_CHARACTER = re.compile(f"[\ufdd0-\ufdef{''.join(chr(plane << 16 | last) for plane in range(17) for last in (0xFFFE, 0xFFFF))}]")
+"""What Unicode never assigns, and HTML and XML refuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class Told:
 
 
 def line(text: str, limit: int = LINE_LIMIT) -> str:
-    """Text of the report on one line: no control character, no character that XML refuses, not longer than the limit."""
+    """Text of the report on one line: no control character, no character that XML or HTML refuses, not longer than the limit."""
     clean = _NO_CHARACTER.sub("", _STYLE.clean(text))
     return clean if len(clean) <= limit else f"{clean[: limit - 1]}…"
 

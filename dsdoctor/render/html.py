@@ -19,11 +19,17 @@ CSS = """
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--ground); color: var(--text); font: 16px/1.5 system-ui, sans-serif;
   overflow-wrap: anywhere; }
-h1 { margin: 0; } h2, h3, h4 { line-height: 1.25; margin: 1rem 0 .5rem; }
+h1 { margin: 0; } h2, h3, h4 { line-height: 1.25; margin: 1rem 0 .5rem; } h2 { font-size: 1.25rem; } h3 { font-size: 1.05rem; }
+a { color: inherit; text-underline-offset: .2em; text-decoration-color: var(--edge); } ol { padding-left: 1.5rem; }
 .dim { color: var(--dim); } .error, .broken, .fail, .crashed { color: var(--error); } .info { color: var(--info); }
 .warning, .degraded, .unknown { color: var(--warning); } .healthy, .pass { color: var(--fine); }
 article { border: 1px solid var(--edge); border-radius: 8px; padding: 0 1rem 1rem; margin: 1rem 0; }
 pre { background: var(--panel); border: 1px solid var(--edge); border-radius: 6px; padding: .6rem; overflow-x: auto; overflow-wrap: normal; }
+figure { position: relative; left: 50%; width: max-content; min-width: 100%; max-width: min(100vw - 2rem, 90rem); margin: 1rem 0;
+  transform: translateX(-50%); overflow-x: auto; }
+figure svg { display: block; height: auto; border: 1px solid var(--edge); border-radius: 8px; }
+@media (min-width: 60rem) { figure svg { max-width: 100%; } }
+figcaption { color: var(--dim); padding-top: .3rem; }
 code, pre { font: 14px/1.45 ui-monospace, monospace; } ul { padding-left: 1.2rem; } summary { cursor: pointer; padding: .3rem 0; }
 """
 
@@ -35,6 +41,8 @@ def render(report: Report) -> str:
         f'<h1>dsdoctor: <span class="{report.verdict.value}">{report.verdict.value}</span></h1>',
         _head(report),
         *(f'<p class="{notice.severity.value}">{_text(notice.text)}</p>' for notice in report.notices),
+        _overview(report),
+        _wiring(report),
         *(_diagnosis(number, item) for number, item in enumerate(report.diagnosis, 1)),
         _nothing(report),
         _paragraph("", open_questions(report)),
@@ -56,6 +64,29 @@ def _head(report: Report) -> str:
     return f'<p class="dim">{_text(words)}{python}</p>\n<p><strong>{_text(amounts(report.counts))}</strong></p>'
 
 
+def _overview(report: Report) -> str:
+    """Every finding in a line, as the way to it."""
+    rows = "".join(
+        f'<li><span class="{item.severity.value}">{item.severity.value}</span>: <a href="#finding-{number}">{_text(item.summary)}</a></li>'
+        for number, item in enumerate(report.diagnosis, 1)
+    )
+    return f"<ol>{rows}</ol>" if len(report.diagnosis) > 1 else ""
+
+
+def _wiring(report: Report) -> str:
+    """The picture keeps a size at which its words can be read: on a phone it is moved sideways."""
+    from dsdoctor.render import topology_svg, wiring
+
+    shown = wiring.of(report)
+    if shown is None:
+        return ""
+    lost = wiring.lost(report, shown)
+    words = ["Devices that a finding names carry its number."] if shown.faults else []
+    words += [f"Not on the bus any more: {', '.join(lost)}."] if lost else []
+    caption = f"<figcaption>{_text(' '.join(words))}</figcaption>" if words else ""
+    return f'<h2>Wiring</h2>\n<figure tabindex="0">{topology_svg.svg(shown)}{caption}</figure>'
+
+
 def _nothing(report: Report) -> str:
     return "" if report.diagnosis else "<p>No problem was found in what was read; that is not the same as a healthy machine.</p>"
 
@@ -74,7 +105,7 @@ def _diagnosis(number: int, item: Diagnosis) -> str:
         _list("This explains", follows),
         _folded("Sources", [_text(source) for source in item.sources]),
     ]
-    return "\n".join(["<article>", *(part for part in parts if part), "</article>"])
+    return "\n".join([f'<article id="finding-{number}">', *(part for part in parts if part), "</article>"])
 
 
 def _remedy(number: int, remedy: Remedy) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from dsdoctor.render.account import line
 from dsdoctor.render.terminal import Style
 from dsdoctor.render.topology import render
 from dsdoctor.topology.graph import Device, Switch
-from dsdoctor.topology.picture import Picture
+from dsdoctor.topology.picture import Fault, Picture
 
 BOX_WIDTH, BOX_HEIGHT, GAP, FRAME, MARGIN = 132, 60, 10, 14, 20
 RAIL, INDENT = 6, 14
@@ -27,7 +28,7 @@ CSS = """
   .nic { fill: #ddf4ff; stroke: #0969da; } .ethernet { fill: #eaeef2; stroke: #6e7781; } .nvswitch { fill: #eaeef2; stroke: #6e7781; }
   .switch { fill: #fff8c5; stroke: #9a6700; } .bar { fill: #dafbe1; stroke: #1a7f37; }
   .bus { stroke: #6e7781; fill: none; } .nvlink { stroke: #1a7f37; fill: none; stroke-width: 2.5; } .between { stroke: #6e7781; stroke-dasharray: 5 4; fill: none; }
-  .degraded { stroke: #bc4c00; stroke-width: 3; } .differs { stroke: #cf222e; stroke-width: 3; stroke-dasharray: 6 3; }
+  .degraded { stroke: #bc4c00; stroke-width: 3; } .faulty { stroke: #cf222e; stroke-width: 3; } .differs { stroke: #cf222e; stroke-width: 3; stroke-dasharray: 6 3; }
   text.warn { fill: #bc4c00; font-weight: 600; } text.bad { fill: #cf222e; font-weight: 600; } .mid { text-anchor: middle; }
 """
 DARK = """
@@ -35,7 +36,7 @@ DARK = """
     text { fill: #e6edf3; } .sub, .small { fill: #9198a1; } .ground { fill: #0d1117; } .numa { fill: #151b23; stroke: #3d444d; }
     .gpu, .bar { fill: #12261e; stroke: #3fb950; } .nic { fill: #121d2f; stroke: #4493f8; } .ethernet, .nvswitch { fill: #212830; stroke: #9198a1; }
     .switch { fill: #272115; stroke: #d29922; } .bus, .between { stroke: #9198a1; } .nvlink { stroke: #3fb950; }
-    .degraded { stroke: #f0883e; } .differs { stroke: #f85149; } text.warn { fill: #f0883e; } text.bad { fill: #f85149; }
+    .degraded { stroke: #f0883e; } .faulty, .differs { stroke: #f85149; } text.warn { fill: #f0883e; } text.bad { fill: #f85149; }
   }
 """
 
@@ -43,7 +44,7 @@ DARK = """
 def svg(picture: Picture) -> str:
     """The picture as an SVG document."""
     drawing = _draw(picture)
-    label = escape(f"Topology: {picture.title}")
+    label = _clean(f"Topology: {picture.title}")
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawing.width:.0f} {drawing.height:.0f}" width="{drawing.width:.0f}" '
         f'height="{drawing.height:.0f}" role="img" aria-label="{label}">\n<title>{label}</title>\n<style>{CSS}{DARK}</style>\n'
@@ -56,7 +57,7 @@ def html(picture: Picture) -> str:
     text = escape(render(picture, width=110, colour=False, unicode=True))
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<meta name="viewport" content="width=device-width">\n'
-        f"<title>{escape(f'Topology: {picture.title}')}</title>\n<style>\n:root {{ color-scheme: light dark; }}\n"
+        f"<title>{_clean(f'Topology: {picture.title}')}</title>\n<style>\n:root {{ color-scheme: light dark; }}\n"
         "body { margin: 1.5rem; background: Canvas; color: CanvasText; font-family: system-ui, sans-serif; }\n"
         "svg { max-width: 100%; height: auto; }\npre { overflow-x: auto; line-height: 1.35; }\n</style>\n</head>\n<body>\n"
         f"{svg(picture)}<pre>{text}</pre>\n</body>\n</html>\n"
@@ -209,23 +210,32 @@ def _line(x: float, top: float, bottom: float) -> str:
 
 
 def _switch_box(picture: Picture, switch: Switch, left: float, top: float, width: float) -> list[str]:
-    degraded = picture.degraded.get(switch.address, "")
+    degraded, fault = picture.degraded.get(switch.address, ""), picture.faults.get(switch.address)
     name = "PCIe switch" if switch.is_inferred or width > 160 else ""
-    words = [name, "" if switch.is_inferred else switch.address, picture.link_words[switch.address].text if width > 240 else "", degraded]
-    box = f'<rect class="switch{" degraded" if degraded else ""}" x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{SWITCH_HEIGHT}" rx="6"/>'
+    link = picture.link_words[switch.address].text if width > 240 else ""
+    words = [name, "" if switch.is_inferred else switch.address, link, degraded, fault.text if fault else ""]
+    box = (
+        f'<rect class="switch{_marks(degraded, fault)}" x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{SWITCH_HEIGHT}" rx="6"/>'
+    )
     return [box, _text(left + width / 2, top + 21, _cut(" · ".join(word for word in words if word), width - 6, 6.4), "small mid")]
 
 
 def _device_box(picture: Picture, device: Device, left: float, top: float, width: float) -> list[str]:
-    degraded, differs = picture.degraded.get(device.name, ""), device.name in picture.differing
-    marks = " differs" if differs else " degraded" if degraded else ""
+    degraded, fault = picture.degraded.get(device.name, ""), picture.faults.get(device.name)
+    marks = " differs" if device.name in picture.differing else _marks(degraded, fault)
     title = device.name if device.kind == "gpu" or not device.model or device.model == device.name else f"{device.name} {device.model}"
+    title = "GPU ?" if device.index < 0 else title  # NVML does not number it; its address stands below
     link = picture.link_words[device.name]
     lines = [(_cut(title, width - 10, 7.6), "name mid"), (device.address, "small mid")]
-    fault = _cut(degraded.removesuffix(" active"), width - 6, 6.6)
-    lines.append((fault, "small mid warn") if degraded else (_cut(link.text, width - 6, 5.8), "small mid"))
+    trouble = fault.text if fault else degraded.removesuffix(" active")
+    kind = " bad" if fault and fault.is_error else " warn" if trouble else ""
+    lines.append((_cut(trouble or link.text, width - 6, 6.6 if trouble else 5.8), f"small mid{kind}"))
     box = f'<rect class="{device.kind}{marks}" x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{BOX_HEIGHT}" rx="6"/>'
     return [box, *(_text(left + width / 2, top + 19 + 17 * number, text, kind) for number, (text, kind) in enumerate(lines) if text)]
+
+
+def _marks(degraded: str, fault: Fault | None) -> str:
+    return " faulty" if fault and fault.is_error else " degraded" if degraded or fault else ""
 
 
 def _nvlinks(
@@ -289,7 +299,11 @@ def _nvlink_curves(
 def _footer(picture: Picture, top: float, right: float) -> tuple[list[str], float]:
     """What is degraded, what differs, what to know, and the legend of colours."""
     room = right - MARGIN
-    lines: list[tuple[str, str]] = [(f"! {name}: {text}", "warn") for name, text in picture.degraded.items()]
+    by_fault: dict[Fault, list[str]] = {}
+    for name, fault in picture.faults.items():
+        by_fault.setdefault(fault, []).append(name)
+    lines = [(f"! {', '.join(names)}: {fault.text}", "bad" if fault.is_error else "warn") for fault, names in by_fault.items()]
+    lines += [(f"! {name}: {text}", "warn") for name, text in picture.degraded.items()]
     comparison = picture.comparison
     if comparison:
         for item in comparison.differences:
@@ -301,9 +315,9 @@ def _footer(picture: Picture, top: float, right: float) -> tuple[list[str], floa
     y = top
     for text, kind in lines:
         letter = 7.7 if kind == "sub" else 9.0  # the others are bold
-        for line in Style(width=max(int(room / letter), 40)).wrap(text, rest="   "):
+        for row in Style(width=max(int(room / letter), 40)).wrap(text, rest="   "):
             y += TEXT_LINE
-            parts.append(_text(MARGIN + (12 if line.startswith("   ") else 0), y, line.strip(), kind))
+            parts.append(_text(MARGIN + (12 if row.startswith("   ") else 0), y, row.strip(), kind))
     y += TEXT_LINE + 8
     x: float = MARGIN
     for kind, name in (("gpu", "GPU"), ("nic", "RDMA adapter"), ("switch", "PCIe switch"), ("nvswitch", "NVSwitch, network")):
@@ -324,5 +338,8 @@ def _cut(text: str, width: float, letter: float = 7.2) -> str:
 
 
 def _text(x: float, y: float, text: str, kind: str = "") -> str:
-    clean = escape(Style(width=200).clean(text))
-    return f'<text x="{x:.0f}" y="{y:.0f}"{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{clean}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}"{f" class={chr(34)}{kind}{chr(34)}" if kind else ""}>{_clean(text)}</text>'
+
+
+def _clean(text: str) -> str:
+    return escape(line(text))

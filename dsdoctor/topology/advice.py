@@ -62,6 +62,9 @@ class Advice:
     remarks: tuple[str, ...]
 
 
+NO_ADVICE = Advice(groupings=(), bindings=(), nccl_ib_hca="", remarks=())
+
+
 def advise(topology: Topology, limits: GpuLimits) -> Advice:
     """Suggestions for this node. In a virtual machine only what is real there is suggested."""
     gpus = topology.gpus
@@ -90,9 +93,9 @@ def pcie_gb_per_s(link: PcieLink | None, rate: float | None, limits: GpuLimits) 
     return limits.pcie_gb_per_s(generation, link.width) if link and generation and link.width else None
 
 
-def nvlink_gb_per_s(gpu: Device, limits: GpuLimits) -> float | None:
+def nvlink_gb_per_s(gpu: Device, limits: GpuLimits | None) -> float | None:
     """What one NVLink of this GPU carries in one direction: of the product, else as the driver says."""
-    product = limits.product(gpu.model) if gpu.model else None
+    product = limits.product(gpu.model) if limits and gpu.model else None
     if product and product.nvlink_gb_per_s_per_link:
         return product.nvlink_gb_per_s_per_link
     said = min((links.mb_per_s for links in gpu.nvlinks if links.mb_per_s), default=None)

@@ -32,9 +32,9 @@ def pcie(item: Device | Switch) -> Told:
     return Told(words)
 
 
-def nvlinks(gpu: Device, limits: GpuLimits) -> Told:
+def nvlinks(gpu: Device, limits: GpuLimits | None) -> Told:
     """The NVLinks of a GPU, with the number its product has where that is known."""
-    count, product = gpu.nvlink_count, limits.product(gpu.model) if gpu.model else None
+    count, product = gpu.nvlink_count, limits.product(gpu.model) if limits and gpu.model else None
     rate = nvlink_gb_per_s(gpu, limits)
     expected = product.nvlink_links if product and not product.nvlink_only_with else 0
     total = max(expected, count + gpu.nvlinks_inactive)
@@ -44,7 +44,7 @@ def nvlinks(gpu: Device, limits: GpuLimits) -> Told:
     return Told(words, f"{count} of {total} NVLinks active" if count < total else "")
 
 
-def all_degraded(topology: Topology, limits: GpuLimits) -> dict[str, str]:
+def all_degraded(topology: Topology, limits: GpuLimits | None) -> dict[str, str]:
     """What is degraded, by the name of the device or the address of the switch."""
     found: dict[str, list[str]] = {}
     for device in topology.devices:

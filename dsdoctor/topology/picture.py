@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dsdoctor.errors import unknown_name
 from dsdoctor.rows import GpuLimits
 from dsdoctor.rows_topology import Topologies
 from dsdoctor.topology import advice, links, reference
 from dsdoctor.topology.graph import Device, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a report found on a device, in a few words."""
+
+    text: str
+    is_error: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +32,8 @@ class Picture:
     nvlink_words: Mapping[str, links.Told]
     advice: advice.Advice
     comparison: reference.Comparison | None
+    faults: Mapping[str, Fault] = field(default_factory=dict)
+    """What a report found, by the name of the device or the address of the switch."""
 
     @property
     def columns(self) -> tuple[Device, ...]:
@@ -64,10 +74,21 @@ def of(topology: Topology, limits: GpuLimits, references: Topologies, reference_
     row = references.topology(reference_id) if reference_id else None
     if reference_id and row is None:
         raise unknown_name("reference topology", reference_id, [item.id for item in references.topologies])
-    words = {device.name: links.pcie(device) for device in topology.devices}
-    words |= {switch.address: links.pcie(switch) for switch in topology.switches}
     return Picture(
-        topology=topology, degraded=links.all_degraded(topology, limits), link_words=words,
+        topology=topology, degraded=links.all_degraded(topology, limits), link_words=_link_words(topology),
         nvlink_words={gpu.name: links.nvlinks(gpu, limits) for gpu in topology.gpus}, advice=advice.advise(topology, limits),
         comparison=reference.compare(topology, row, "asked for") if row else reference.choose(topology, references),
     )  # fmt: skip
+
+
+def of_facts(topology: Topology, faults: Mapping[str, Fault]) -> Picture:
+    """What the facts alone show, without knowledge about products, and what a report found on which device."""
+    return Picture(
+        topology=topology, degraded=links.all_degraded(topology, None), link_words=_link_words(topology),
+        nvlink_words={gpu.name: links.nvlinks(gpu, None) for gpu in topology.gpus}, advice=advice.NO_ADVICE, comparison=None, faults=faults,
+    )  # fmt: skip
+
+
+def _link_words(topology: Topology) -> dict[str, links.Told]:
+    words = {device.name: links.pcie(device) for device in topology.devices}
+    return words | {switch.address: links.pcie(switch) for switch in topology.switches}
