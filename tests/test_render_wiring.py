@@ -79,14 +79,14 @@ def test_devices_carry_the_findings_that_name_them() -> None:
         **{f"NVSwitch{number}": ("5. manager-not-running", True) for number in range(4)},
     }  # fmt: skip
     assert shown.degraded == {"GPU5": "16 of 18 NVLinks active", "GPU6": "x8 of x16 lanes"}
-    assert wiring.lost(BROKEN, shown) == ("0000:ff:00.0",)
+    assert wiring.unseen(BROKEN, shown) == ("0000:ff:00.0",)
 
 
 def test_the_page_shows_them() -> None:
     page = html.render(BROKEN)
     assert page.count("<svg") == 1
     assert "NVSwitch0, NVSwitch1, NVSwitch2, NVSwitch3: 5. manager-not-running" in page
-    assert "Not on the bus any more: 0000:ff:00.0." in page
+    assert "Not in the picture: 0000:ff:00.0." in page
     assert '<a href="#finding-8">' in page
     assert 'id="finding-8"' in page
 

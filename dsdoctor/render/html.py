@@ -80,9 +80,9 @@ def _wiring(report: Report) -> str:
     shown = wiring.of(report)
     if shown is None:
         return ""
-    lost = wiring.lost(report, shown)
+    unseen = wiring.unseen(report, shown)
     words = ["Devices that a finding names carry its number."] if shown.faults else []
-    words += [f"Not on the bus any more: {', '.join(lost)}."] if lost else []
+    words += [f"Not in the picture: {', '.join(unseen)}."] if unseen else []
     caption = f"<figcaption>{_text(' '.join(words))}</figcaption>" if words else ""
     return f'<h2>Wiring</h2>\n<figure tabindex="0">{topology_svg.svg(shown)}{caption}</figure>'
 

@@ -30,8 +30,8 @@ def of(report: Report) -> Picture | None:
     return picture.of_facts(topology, _faults(report, topology))
 
 
-def lost(report: Report, shown: Picture) -> tuple[str, ...]:
-    """Addresses that findings name and that the picture does not have: devices that fell off the bus."""
+def unseen(report: Report, shown: Picture) -> tuple[str, ...]:
+    """Addresses that findings name and that the picture does not have, as of a GPU that fell off the bus."""
     there = {device.address for device in shown.topology.devices} | {switch.address for switch in shown.topology.switches}
     named = (address for _, item in _grave(report) for address in ADDRESS.findall(item.subject))
     return tuple(dict.fromkeys(address for address in named if address not in there))
