@@ -13,8 +13,10 @@ import jsonschema
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from dsdoctor.checks._check import Check, Judge, check
+from dsdoctor.cli import command_line
 from dsdoctor.diagnose import Waiver, diagnose
 from dsdoctor.facts import (
     EnvironmentVariable,
@@ -401,6 +403,12 @@ CONTRACT_ORDER = [
 
 def test_the_schema_is_a_schema() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_the_schema_is_explained_by_the_name_that_reports_carry() -> None:
+    done = CliRunner().invoke(command_line(["explain"]), ["explain", SCHEMA["properties"]["schema"]["const"]])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == SCHEMA
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -12,7 +12,12 @@ from dsdoctor.cli.steps import finish, print_text, screen_width, speaks_unicode,
 
 
 def explain_command(
-    check_id: Annotated[str, typer.Argument(metavar="ID", help="A check id such as driver.too-old-for-cuda.")],
+    check_id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="A check id such as driver.too-old-for-cuda; dsdoctor.report/1 prints the JSON Schema of reports."
+        ),
+    ],
     format: FormatOption = Format.TERMINAL,
 ) -> None:
     """What a check looks at, why it matters, the remedies, the sources, and printed examples."""
@@ -20,8 +25,14 @@ def explain_command(
     def run() -> int:
         from dsdoctor import plugins
         from dsdoctor.errors import unknown_name
+        from dsdoctor.findings import SCHEMA
         from dsdoctor.render import explain as page
 
+        if check_id == SCHEMA:
+            from importlib.resources import files
+
+            print_text(files("dsdoctor").joinpath("report.schema.json").read_text(encoding="utf-8"))
+            return 0
         checks = {item.id: item for item in plugins.load().checks}
         if check_id not in checks:
             raise unknown_name("check", check_id, checks)
