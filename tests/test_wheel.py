@@ -67,17 +67,20 @@ def test_the_wheel_works_unopened(wheel: Path, tmp_path: Path) -> None:
     """From inside a zip archive, as dsdoctor.pyz runs it: matrices are read there, and the target gets its scripts as files."""
     environment = {**os.environ, "PYTHONPATH": str(wheel), "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     code = (
-        "import os, sys\nfrom dsdoctor import __file__ as place\nfrom dsdoctor.sources.target import script_folder\n"
-        "from dsdoctor.cli import main\nprint(place, *sorted(os.listdir(script_folder())), sep='\\n', file=sys.stderr)\nmain()"
+        "import json, os, sys, dsdoctor\nfrom dsdoctor.cli import main\nfrom dsdoctor.sources.host import Host\n"
+        "from dsdoctor.sources.target import locate, run_script, script_folder\n"
+        "smoke = run_script(Host(), locate(Host(), sys.executable), 'smoke_shared.py', timeout_s=20, arguments=('--device', 'quantum'))\n"
+        "print(json.dumps([dsdoctor.__file__, sorted(os.listdir(script_folder())), smoke.stderr]), file=sys.stderr)\nmain()"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, "check", "--quick", "--only", "system.python-unreadable,driver.absent", "--python", sys.executable, "--format", "json"],
         cwd=tmp_path, env=environment, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode in (0, 1), done.stderr
-    place, *scripts = done.stderr.splitlines()
+    place, scripts, smoke = json.loads(done.stderr)
     assert place.startswith(str(wheel))
     assert scripts == sorted(path.name for path in (ROOT / "probes" / "in_target").glob("*.py"))
+    assert "quantum" in smoke, "a script did not find those beside it"
     report = json.loads(done.stdout)
     assert report["facts"]["interpreter"]["found_via"] == "files and the interpreter itself"
     assert report["knowledge"]["digest"].startswith("sha256:")
