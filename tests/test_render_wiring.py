@@ -91,6 +91,11 @@ def test_the_page_shows_them() -> None:
     assert 'id="finding-8"' in page
 
 
+def seat_below(number: int) -> PciDevice:
+    """A GPU below a chain of ports that no board has."""
+    return PciDevice(address=f"{number:04x}:ff:00.0", kind="gpu", parents=tuple(f"{port:04x}:00:00.0" for port in range(2000)))
+
+
 @pytest.mark.parametrize(
     "facts",
     [
@@ -98,8 +103,9 @@ def test_the_page_shows_them() -> None:
         to_plain(Sections(gpus=unreadable("NVML did not start"))),
         to_plain(Sections(gpus=known((Gpu(index=0, name="NVIDIA H200", pci_address="0000:01:00.0"),)))),
         {"gpus": {"state": "known", "value": [{"from": "another release"}]}},
+        to_plain(Sections(pci_devices=known((seat_below(2000), seat_below(2001))))),
     ],
-    ids=["no facts", "NVML refused", "one GPU alone", "foreign facts"],
+    ids=["no facts", "NVML refused", "one GPU alone", "foreign facts", "a bus of a thousand switches"],
 )
 def test_no_wiring_no_picture(facts: dict[str, Any]) -> None:
     page = html.render(dataclasses.replace(BROKEN, facts=facts))

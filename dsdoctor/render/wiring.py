@@ -15,17 +15,21 @@ from dsdoctor.topology.picture import Fault, Picture
 
 SECTIONS = ("platform", "cpu", "virtualization", "pci_devices", "gpus")
 ADDRESS = re.compile(r"\b[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b")
+MOST_BOXES = 128
+"""Devices, and switches: with hundreds of virtual functions a picture shows nothing any more."""
 GPU_NUMBERS = re.compile(r"\bGPU(?: pair)?s? (\d+(?:(?:, |>)\d+)*)")
 
 
 def of(report: Report) -> Picture | None:
-    """The picture; None when the facts name no GPU, or no other GPU, RDMA adapter or NVSwitch that it could be wired to."""
+    """The picture; None when the facts name no GPU, or nothing that it could be wired to, or far too much."""
     try:
         sections: Sections = from_plain(Sections, {name: report.facts[name] for name in SECTIONS if name in report.facts})
         topology = from_facts.topology(sections, report.origin.label)
     except (PlainError, DsdoctorError):
         return None
     if not topology.gpus or len(topology.of_kind("gpu", "nic", "nvswitch")) < 2:
+        return None
+    if max(len(topology.devices), len(topology.switches)) > MOST_BOXES:
         return None
     return picture.of_facts(topology, _faults(report, topology))
 
