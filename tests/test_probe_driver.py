@@ -384,7 +384,7 @@ NAMES = st.from_regex(r"lib[a-z]{1,8}\.so\.[0-9]{1,2}", fullmatch=True)
 PATHS = st.from_regex(r"(/[a-z0-9.]{1,8}){1,4}", fullmatch=True)
 
 
-@given(st.lists(st.tuples(NAMES, PATHS), max_size=20), st.binary(max_size=64))
+@given(st.lists(st.tuples(NAMES, PATHS), max_size=20), st.binary(max_size=64).filter(lambda table: b"glibc-ld.so.cache" not in table))
 def test_cache_round_trip_also_behind_the_old_table(entries, old_table):
     expected: dict[str, tuple[str, ...]] = {}
     for name, path in entries:
