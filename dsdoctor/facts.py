@@ -626,6 +626,8 @@ class FileConflict:
 
     path: str
     packages: tuple[str, ...]
+    holder: str = ""
+    """The one of them whose recorded size and content the file has now; empty where neither or both fit, or the file is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -739,7 +741,26 @@ class Extension:
     gpu_targets: tuple[str, ...] = ()
     """sm_90a, sm_100 … when its fatbin was read."""
     import_error: str = ""
-    """What importing it in a child said, when that was tried."""
+    """What importing it said, where a log or another tool tells; what our own child said is in `module_imports`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleImport:
+    """What a child said that imported a package of the stack, or opened one of its extensions, after torch."""
+
+    package: str
+    """Normalised name of the distribution."""
+    module: str
+    """Module that was imported, or path of the extension that was opened where the import did not load it."""
+    outcome: str
+    """imported, failed, crashed or hung."""
+    error: str = ""
+    """Last line of the traceback, name of the signal, or how long it was waited for."""
+    callables: tuple[str, ...] = ()
+    """Public functions and classes of the module, sorted, at most 100."""
+    loaded: tuple[str, ...] = ()
+    """Extensions of the package that were mapped after the import."""
+    elapsed_s: float | None = None
 
 
 # --- smoke tests ------------------------------------------------------------------------------------------------------
@@ -847,6 +868,7 @@ class Sections:
     loader_hits: Section[tuple[LoaderHit, ...]] = NOT_ASKED
     mapped_libraries: Section[tuple[MappedLibrary, ...]] = NOT_ASKED
     extensions: Section[tuple[Extension, ...]] = NOT_ASKED
+    module_imports: Section[tuple[ModuleImport, ...]] = NOT_ASKED
     smoke: Section[tuple[SmokeResult, ...]] = NOT_ASKED
     commands: Section[tuple[Command, ...]] = NOT_ASKED
     log_events: Section[tuple[LogEvent, ...]] = NOT_ASKED

@@ -61,7 +61,7 @@ PROBES: tuple[Probe, ...] = (
         where="target",
         timeout_s=120,
         quick=False,
-        provides=("torch_runtime", "mapped_libraries"),
+        provides=("torch_runtime", "mapped_libraries", "module_imports"),
     ),
     Probe(
         name="smoke",

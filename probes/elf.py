@@ -6,6 +6,7 @@ it, in the same few reads whatever the size. Layouts: System V gABI, and the GNU
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import re
@@ -27,7 +28,7 @@ VERSION_NEED_NAME = struct.Struct("<IHHII")
 VERSION_DEFINITION = struct.Struct("<HHHHIII")
 
 PT_LOAD, PT_DYNAMIC = 1, 2
-SHT_DYNSYM = 11
+SHT_NOBITS, SHT_DYNSYM = 8, 11
 DT_NEEDED, DT_STRTAB, DT_SYMTAB, DT_STRSZ, DT_SONAME, DT_RPATH, DT_RUNPATH = 1, 5, 6, 10, 14, 15, 29
 DT_GNU_HASH, DT_VERDEF, DT_VERDEFNUM, DT_VERNEED, DT_VERNEEDNUM = 0x6FFFFEF5, 0x6FFFFFFC, 0x6FFFFFFD, 0x6FFFFFFE, 0x6FFFFFFF
 WEAK = 2
@@ -149,12 +150,35 @@ class Elf:
             offset += following
         return tuple(found)
 
+    def section(self, name: str) -> tuple[int, int]:
+        """Offset and size in bytes of a named section; two zeros where there is none (a stripped file has no section headers)."""
+        names = self._section_header(self._section_names)
+        for index in range(self._section_count):
+            at, kind, _, _, offset, size, *_ = self._section_header(index)
+            start = names[4] + at
+            if kind != SHT_NOBITS and self._map[start : start + len(name) + 1] == name.encode() + b"\0":
+                return offset, min(size, max(0, len(self._map) - offset))
+        return 0, 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Bytes at an offset of the file."""
+        return self._slice(offset, size)
+
+    @contextlib.contextmanager
+    def scattered(self) -> Iterator[None]:
+        """A block that reads few bytes at many places: the kernel then fetches single pages, not what lies around them."""
+        self._map.madvise(mmap.MADV_RANDOM)
+        try:
+            yield
+        finally:
+            self._map.madvise(mmap.MADV_NORMAL)
+
     # --- layout -------------------------------------------------------------------------------------------------------
 
     def _read_headers(self) -> None:
         header = HEADER.unpack(self._slice(0, HEADER.size))
         programs, program_size, program_count = header[5], header[9], header[10]
-        self._sections, self._section_size, self._section_count = header[6], header[11], header[12]
+        self._sections, self._section_size, self._section_count, self._section_names = header[6], header[11], header[12], header[13]
         entries = [
             PROGRAM_HEADER.unpack(self._slice(programs + index * program_size, PROGRAM_HEADER.size)) for index in range(program_count)
         ]
@@ -172,14 +196,18 @@ class Elf:
     def _symbol_table(self) -> tuple[int, int]:
         """Offset and number of entries of the dynamic symbol table."""
         for index in range(self._section_count):
-            place = self._sections + index * self._section_size
-            _, kind, _, _, offset, size, _, _, _, _ = SECTION_HEADER.unpack(self._slice(place, SECTION_HEADER.size))
+            _, kind, _, _, offset, size, *_ = self._section_header(index)
             if kind == SHT_DYNSYM:
                 return offset, size // SYMBOL.size
         if DT_SYMTAB not in self._tags or DT_GNU_HASH not in self._tags:
             return 0, 0
         # Without section headers: what is undefined comes before what is hashed.
         return self._offset(self._tags[DT_SYMTAB][0]), min(self._hash_header[1], MAX_ENTRIES)
+
+    def _section_header(self, index: int) -> tuple[int, ...]:
+        if index >= self._section_count:
+            return (0,) * 10
+        return SECTION_HEADER.unpack(self._slice(self._sections + index * self._section_size, SECTION_HEADER.size))
 
     @cached_property
     def _defined(self) -> frozenset[str]:

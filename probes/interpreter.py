@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import os
 import re
@@ -30,6 +32,7 @@ from dsdoctor.sources.texts import STACK, normalised
 DESCRIBE_TIMEOUT_S = 15.0
 METADATA_LIMIT_BYTES = 256 << 10
 CONFLICTS_PER_PAIR = 20
+HASHED_BYTES = 256 << 10
 
 MAY_SHARE_FILES = re.compile(
     r"nvidia-.*|sgl-.*|sglang-kernel|flash-attn.*|flash-mla|fa3-fwd|deep-gemm|deep-ep|torch|triton|pytorch-triton|triton-kernels|triton-.*"
@@ -233,19 +236,32 @@ def _text(host: Host, path: str, limit_bytes: int) -> str:
 def file_conflicts(host: Host, found: Iterable[Distribution]) -> Section[tuple[FileConflict, ...]]:
     """Files that two installed distributions both own with different content, at most 20 for each pair of them."""
     sharing = [distribution for distribution in found if MAY_SHARE_FILES.fullmatch(distribution.name)]
-    owners: dict[str, list[tuple[str, str]]] = {}
+    owners: dict[str, list[tuple[str, RecordEntry]]] = {}
     for distribution in sharing:
         for entry in record_of(host, distribution):
             if entry.path.endswith((".py", ".cubin")) or ".so" in entry.path:
-                owners.setdefault(os.path.normpath(f"{distribution.site}/{entry.path}"), []).append((distribution.name, entry.digest))
+                owners.setdefault(os.path.normpath(f"{distribution.site}/{entry.path}"), []).append((distribution.name, entry))
     pairs: dict[tuple[str, str], list[FileConflict]] = {}
     for path, claims in sorted(owners.items(), key=lambda item: (".so" not in item[0], item[0])):
         for (first, one), (second, other) in combinations(claims, 2):
             kept = pairs.setdefault((first, second), [])
             # Wheels of one family own the same empty __init__.py files; the same content harms nobody.
-            if (one != other or not one) and len(kept) < CONFLICTS_PER_PAIR:
-                kept.append(FileConflict(path=path, packages=(first, second)))
+            if (one.digest != other.digest or not one.digest) and len(kept) < CONFLICTS_PER_PAIR:
+                kept.append(FileConflict(path=path, packages=(first, second), holder=_holder(host, path, ((first, one), (second, other)))))
     return known(tuple(conflict for kept in pairs.values() for conflict in kept), f"RECORD files of {len(sharing)} packages")
+
+
+def _holder(host: Host, path: str, claims: Sequence[tuple[str, RecordEntry]]) -> str:
+    """The package whose record the file fits: by its size, and by its content where both recorded the same size and it is small."""
+    try:
+        size = host.status(path).st_size
+        fitting = [(name, entry) for name, entry in claims if entry.size_bytes == size]
+        if len(fitting) > 1 and size <= HASHED_BYTES:
+            digest = base64.urlsafe_b64encode(hashlib.sha256(host.read_bytes(path, HASHED_BYTES)).digest()).rstrip(b"=").decode()
+            fitting = [(name, entry) for name, entry in fitting if entry.digest == f"sha256={digest}"]
+    except OSError:
+        return ""
+    return fitting[0][0] if len(fitting) == 1 else ""
 
 
 def record_of(host: Host, distribution: Distribution) -> Iterator[RecordEntry]:

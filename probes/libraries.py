@@ -16,22 +16,23 @@ from dsdoctor.sources.probe import Scope, Target
 from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
 from .elf import Elf, ElfError, highest
-from .interpreter import Distribution, distributions, record_of
+from .fatbin import gpu_targets
+from .interpreter import MAY_SHARE_FILES, Distribution, distributions, record_of
 
 SYMBOLS_PER_EXTENSION = 20
 
 
 EXTENSIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("torch",), ("torch/lib/libtorch_cuda.so", "torch/lib/libtorch_python.so", "torch/lib/libc10_cuda.so")),
-    (("torchvision",), ("torchvision/*.so",)),
-    (("torchaudio",), ("torchaudio/lib/*.so",)),
+    (("torchvision",), ("torchvision/_C*.so", "torchvision/image*.so")),
+    (("torchaudio",), ("torchaudio/lib/libtorchaudio.so", "torchaudio/lib/_torchaudio.so")),
     (("torchao",), ("torchao/*.so",)),
     (("vllm",), ("vllm/*.so", "vllm/vllm_flash_attn/*.so")),
     (("sglang-kernel", "sgl-kernel"), ("sgl_kernel/*.so", "sgl_kernel/sm*/*.so")),
     (("flash-attn",), ("flash_attn_2_cuda*.so",)),
     (("flash-attn-3", "flash-attn"), ("flash_attn_3/*.so", "flash_attn_3_cuda*.so")),
     (("fa3-fwd",), ("fa3_fwd/*.so",)),
-    (("flash-mla",), ("flash_mla/*.so", "flash_mla_cuda*.so")),
+    (("flash-mla", "sgl-flash-mla"), ("flash_mla/*.so", "flash_mla_cuda*.so")),
     (("flashinfer-jit-cache", "flashinfer-python"), ("flashinfer/*.so", "flashinfer_jit_cache/*.so")),
     (("xformers",), ("xformers/*.so", "xformers/flash_attn_3/*.so")),
     (("deep-gemm", "sgl-deep-gemm"), ("deep_gemm/*.so", "deep_gemm_cpp*.so")),
@@ -40,8 +41,11 @@ EXTENSIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("transformer-engine-torch", "transformer-engine-cu13", "transformer-engine-cu12", "transformer-engine"),
         ("transformer_engine_torch*.so", "transformer_engine/*.so", "transformer_engine/wheel_lib/libtransformer_engine.so"),
     ),
+    (("tilelang",), ("tilelang/lib/libtilelang.so", "tilelang/lib/libtvm_runtime.so")),
 )
-"""Packages with compiled code for GPUs (the first installed name owns the files) and where it lies in site-packages."""
+"""Packages with compiled code for GPUs (the first installed name owns the files) and where it lies in site-packages.
+
+Parts that a package can do without are left out (torchaudio's sox, torchvision's video reader): what they miss stops nobody."""
 
 TORCH_LIBRARIES = ("libc10.so", "libc10_cuda.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so")
 TORCH_LOAD_ORDER = (
@@ -342,14 +346,31 @@ def extensions(node: Node, hits: Iterable[LoaderHit]) -> Iterator[Extension]:
     """Each compiled extension of an installed kernel package, with what it asks for and does not get."""
     loaded = {hit.soname: hit.path for hit in hits}
     sees_libc = bool(node.find("libc.so.6")[0])
-    for names, patterns in EXTENSIONS:
-        owner = next((node.installed[name] for name in names if name in node.installed), None)
-        paths = (path for site in node.sites for pattern in patterns for path in _matching(node.host, site, pattern))
+    for names, paths in extension_files(node.host, node.sites):
+        owner = next((node.installed[name] for name in names if name in node.installed), None) or _holder(node, paths)
         for path in paths:
             library = node.elf(path)
             if library is not None:
                 with contextlib.suppress(ElfError):
                     yield _extension(node, library, owner.name if owner else names[0], owner.version if owner else "", loaded, sees_libc)
+
+
+def extension_files(host: Host, sites: Iterable[str]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """The compiled extensions that are there, by the names of the packages that may own them."""
+    for names, patterns in EXTENSIONS:
+        paths = tuple(path for site in sites for pattern in patterns for path in _matching(host, site, pattern))
+        if paths:
+            yield names, paths
+
+
+def _holder(node: Node, paths: Sequence[str]) -> Distribution | None:
+    """The installed package that says it owns one of these files under another name: SGLang's kernels bring a deep_gemm along."""
+    for distribution in node.installed.values():
+        if MAY_SHARE_FILES.fullmatch(distribution.name) and not distribution.name.startswith("nvidia-"):
+            owned = {entry.path for entry in record_of(node.host, distribution) if ".so" in entry.path}
+            if any(path.removeprefix(f"{distribution.site}/") in owned for path in paths):
+                return distribution
+    return None
 
 
 def _matching(host: Host, site: str, pattern: str) -> tuple[str, ...]:
@@ -374,7 +395,15 @@ def _extension(node: Node, library: Elf, package: str, version: str, loaded: Map
         highest_glibc=highest(versions, "GLIBC"),
         highest_glibcxx=highest(versions, "GLIBCXX"),
         cuda_major=int(cudart[1]) if cudart else None,
+        gpu_targets=() if package == "torch" else _gpu_targets(library),  # torch says its own when it is imported
     )
+
+
+def _gpu_targets(library: Elf) -> tuple[str, ...]:
+    try:
+        return gpu_targets(library)
+    except ElfError:
+        return ()
 
 
 def _provider(node: Node, library: Elf, soname: str, loaded: Mapping[str, str]) -> str:
@@ -382,7 +411,7 @@ def _provider(node: Node, library: Elf, soname: str, loaded: Mapping[str, str]) 
     beside = f"{os.path.dirname(library.path)}/{soname}"
     in_torch = f"{node.torch_lib}/{soname}"
     if soname.startswith(("libtorch", "libc10")) and node.torch_lib:
-        return in_torch if node.host.exists(in_torch) else ""
+        return in_torch if node.host.exists(in_torch) else beside if node.host.exists(beside) else ""
     if soname in loaded:
         return loaded[soname]
     rpath, runpath = _search_paths(node, library)

@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsdoctor.facts import MappedLibrary, Section, TorchRuntime, absent, known, not_asked, unreadable
+from dsdoctor.facts import MappedLibrary, ModuleImport, Section, TorchRuntime, absent, known, not_asked, unreadable
 from dsdoctor.sources.child import Ended
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope, Target
 from dsdoctor.sources.target import run_script
 from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
-from .libraries import owned_versions
+from .interpreter import distributions
+from .libraries import extension_files, owned_versions
 
 CHILD_TIMEOUT_S = 110.0
 SHARE_OF_DEADLINE = 0.9
@@ -36,26 +37,70 @@ FIELD_OF_STAGE = {
 """Where it is said that the child did not survive a stage."""
 
 
+MODULES: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("torchvision",), "torchvision"),
+    (("torchaudio",), "torchaudio"),
+    (("torchao",), "torchao"),
+    (("sglang-kernel", "sgl-kernel"), "sgl_kernel"),
+    (("flash-attn",), "flash_attn_2_cuda"),
+    (("flash-attn-3",), "flash_attn_interface"),
+    (("flash-attn-4", "sgl-fa4"), "flash_attn.cute"),
+    (("fa3-fwd",), "fa3_fwd_interface"),
+    (("flash-mla", "sgl-flash-mla"), "flash_mla"),
+    (("flashinfer-python",), "flashinfer"),
+    (("deep-gemm", "sgl-deep-gemm"), "deep_gemm"),
+    (("deep-ep", "sgl-deep-ep"), "deep_ep"),
+    (("transformer-engine-torch",), "transformer_engine.pytorch"),
+    (("tilelang",), "tilelang"),
+)
+"""What to import of an installed package; of the others (vllm, xformers) only the extensions are opened, since their imports take long."""
+
+BUILDS_ITSELF = frozenset({"deep_gemm"})
+"""Modules that compile their extension into site-packages when it is not there: then they are not imported."""
+
+EXTENSIONS_OPENED = 12
+"""Of one package, at most."""
+
+
 def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
-    """Sections torch_runtime and mapped_libraries."""
+    """Sections torch_runtime, mapped_libraries and module_imports."""
     if scope.target is None:
-        return _both(not_asked("no target interpreter"))
+        return _all(not_asked("no target interpreter"))
     if not may_have_torch(host, scope.target):
-        return _both(absent("torch is not installed for this interpreter"))
+        return _all(absent("torch is not installed for this interpreter"))
     timeout_s = min(CHILD_TIMEOUT_S, SHARE_OF_DEADLINE * scope.deadline_s)
     # Kernels compiled from PTX on the way would be written into the user's cache.
     environment = {**host.environment, "CUDA_CACHE_DISABLE": "1"}
-    ended = run_script(host, scope.target, "torch_facts.py", timeout_s=timeout_s, environment=environment)
+    packages = json.dumps(to_import(host, scope.target))
+    ended = run_script(host, scope.target, "torch_facts.py", timeout_s=timeout_s, environment=environment, arguments=(packages,))
     stage, facts = read_answer(ended.result)
     if not stage:
-        return _both(unreadable(f"the target interpreter did not answer: {ended.said()}", FOUND_VIA))
+        return _all(unreadable(f"the target interpreter did not answer: {ended.said()}", FOUND_VIA))
     if facts.get("not_installed"):
-        return _both(absent("torch is not installed for this interpreter", FOUND_VIA))
+        return _all(absent("torch is not installed for this interpreter", FOUND_VIA))
     broke_off = "" if stage == "done" or (ended.ok and facts.get("imported") is False) else f"{how_it_ended(ended)} while {stage}"
     return {
         "torch_runtime": runtime(facts, stage, broke_off),
         "mapped_libraries": mapped_libraries(facts, broke_off, owned_versions(host, scope.target)),
+        "module_imports": module_imports(facts, broke_off),
     }
+
+
+def to_import(host: Host, target: Target) -> list[dict[str, Any]]:
+    """The kernel packages that are installed: name, module to import (or empty) and paths of their extensions."""
+    installed = {distribution.name for distribution in distributions(host, target.site_packages)}
+    wanted: dict[str, dict[str, Any]] = {}
+    groups: list[tuple[tuple[str, ...], str, tuple[str, ...]]] = [(names, module, ()) for names, module in MODULES]
+    groups += [(names, "", paths) for names, paths in extension_files(host, target.site_packages) if "torch" not in names]
+    for names, module, paths in groups:
+        name = next((name for name in names if name in installed), "")
+        if name:
+            package = wanted.setdefault(name, {"package": name, "module": module, "extensions": []})
+            package["extensions"] += paths[: EXTENSIONS_OPENED - len(package["extensions"])]
+    for package in wanted.values():
+        if package["module"] in BUILDS_ITSELF and not package["extensions"]:
+            package["module"] = ""
+    return list(wanted.values())
 
 
 def may_have_torch(host: Host, target: Target) -> bool:
@@ -131,6 +176,30 @@ def mapped_libraries(facts: Mapping[str, Any], broke_off: str, owned: Mapping[st
     return known(tuple(_mapped(path, str(said.get(path, "")), owned.get(path, "")) for path in paths), FOUND_VIA)
 
 
+def module_imports(facts: Mapping[str, Any], broke_off: str) -> Section[tuple[ModuleImport, ...]]:
+    """What each import said; not known where torch itself was not imported, or the child ended before all were tried."""
+    if facts.get("imported") is not True:
+        return unreadable("torch itself could not be imported", FOUND_VIA)
+    said = [value for name, value in facts.items() if name.startswith("import ") and isinstance(value, dict)]
+    if broke_off and not said:
+        return unreadable(broke_off, FOUND_VIA)
+    return known(
+        tuple(
+            ModuleImport(
+                package=_text(value, "package"),
+                module=_text(value, "module"),
+                outcome=_text(value, "outcome"),
+                error=_text(value, "error"),
+                callables=_texts(value, "callables"),
+                loaded=_texts(value, "loaded"),
+                elapsed_s=value.get("elapsed_s") if isinstance(value.get("elapsed_s"), float) else None,
+            )
+            for value in said
+        ),
+        FOUND_VIA,
+    )
+
+
 def mapped_family(file_name: str) -> str:
     """As family_of, and cuda, nvidia-ml or nvidia-ptxjitcompiler for libraries of the driver."""
     driver = DRIVER_LIBRARY.fullmatch(file_name)
@@ -157,5 +226,5 @@ def _texts(facts: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(str(value) for value in values)
 
 
-def _both(section: Section[Any]) -> dict[str, Section[Any]]:
-    return {"torch_runtime": section, "mapped_libraries": section}
+def _all(section: Section[Any]) -> dict[str, Section[Any]]:
+    return {"torch_runtime": section, "mapped_libraries": section, "module_imports": section}

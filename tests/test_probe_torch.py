@@ -64,7 +64,7 @@ def collect(env: Path, code: str | None = None, deadline_s: float = 30.0) -> dic
         (site(env) / "torch/__init__.py").write_text(code)
     host = Host(environment={"PATH": os.environ["PATH"]})
     sections = torch.collect(host, Scope(target=locate(host, str(env)), deadline_s=deadline_s))
-    assert set(sections) == {"torch_runtime", "mapped_libraries"}
+    assert set(sections) == {"torch_runtime", "mapped_libraries", "module_imports"}
     assert read_sections({name: to_plain(section) for name, section in sections.items()}) == sections
     return dict(sections)
 

@@ -38,6 +38,7 @@ from dsdoctor.checks.fabric.imex import imex as fabric_imex
 from dsdoctor.checks.fabric.manager_not_running import manager_not_running
 from dsdoctor.checks.fabric.manager_version_mismatch import manager_version_mismatch
 from dsdoctor.checks.fabric.not_initialized import not_initialized
+from dsdoctor.checks.flashinfer.requirements import requirements as flashinfer_requirements
 from dsdoctor.checks.flashmla.requirements import requirements as flashmla_requirements
 from dsdoctor.checks.gpu.ecc_uncorrectable import ecc_uncorrectable
 from dsdoctor.checks.gpu.lost import lost as gpu_lost
@@ -57,6 +58,8 @@ from dsdoctor.checks.nccl.shadowed import shadowed as nccl_shadowed
 from dsdoctor.checks.nccl.version_differs import version_differs as nccl_version_differs
 from dsdoctor.checks.network.wrong_interface import wrong_interface
 from dsdoctor.checks.package.abi_mismatch import abi_mismatch
+from dsdoctor.checks.package.file_conflict import file_conflict
+from dsdoctor.checks.package.import_fails import import_fails as package_import_fails
 from dsdoctor.checks.package.pin_conflict import pin_conflict
 from dsdoctor.checks.package.torch_companion_mismatch import torch_companion_mismatch
 from dsdoctor.checks.package.triton_torch_mismatch import triton_torch_mismatch
@@ -155,14 +158,17 @@ CHECKS: tuple[Check, ...] = (
     import_fails,
     cuda_unavailable,
     # package
+    file_conflict,
     torch_companion_mismatch,
     abi_mismatch,
+    package_import_fails,
     triton_torch_mismatch,
     pin_conflict,
     # kernels
     fa3_unusable,
     deepgemm_requirements,
     flashmla_requirements,
+    flashinfer_requirements,
     deepep_requirements,
     # system
     shm_too_small,

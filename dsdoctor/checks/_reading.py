@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from dsdoctor.facts import DriverLibrary, Gpu, KernelDriver, NvmlVersions, Section, State
+from dsdoctor.facts import DriverLibrary, Extension, Gpu, KernelDriver, ModuleImport, NvmlVersions, Section, State
 from dsdoctor.findings import Doubt, Evidence, NotApplicable
 from dsdoctor.versions import DriverVersion
 
@@ -43,3 +44,16 @@ def no_gpu(gpus: Section[tuple[Gpu, ...]]) -> NotApplicable:
 def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:
     """The copy of libcuda that a process started now would load."""
     return next((library for library in libraries if library.loaded_first and library.soname == LIBCUDA), None)
+
+
+def as_imported(extensions: Iterable[Extension], module_imports: Section[tuple[ModuleImport, ...]]) -> tuple[Extension, ...]:
+    """The extensions with what importing them said: one that was loaded misses nothing, whatever its header asks for."""
+    tried = module_imports.value or ()
+    loaded = {path for item in tried for path in item.loaded} | {item.module for item in tried if item.outcome == "imported"}
+    errors = {item.module: item.error for item in tried if item.outcome != "imported"}
+    return tuple(
+        replace(extension, missing_libraries=(), missing_symbols=(), highest_glibc="", highest_glibcxx="", import_error="")
+        if extension.path in loaded
+        else replace(extension, import_error=errors.get(extension.path, extension.import_error))
+        for extension in extensions
+    )

@@ -4,10 +4,15 @@ Every line is {"stage": ...} before a step or {"facts": {...}} after it, so that
 """
 
 import ctypes
+import importlib
 import json
 import os
 import re
+import select
+import shutil
+import signal
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -63,6 +68,7 @@ def main():
         mapped()
         return
     facts(imported=True, import_s=round(time.time() - started, 3))
+    importer = start_importer(json.loads(sys.argv[2]) if len(sys.argv) > 2 else [])
     stage("reading how torch was built")
     attempt(lambda: facts(arch_list=list(torch._C._cuda_getArchFlags().split())), None)
     attempt(lambda: facts(nccl_compiled=dotted(torch.cuda.nccl.version())), None)
@@ -87,6 +93,133 @@ def main():
         mapped()
     stage("asking the mapped libraries for their versions")
     ask_versions()
+    stage("importing kernel libraries")
+    if importer:
+        pass_on(importer)
+
+
+# --- kernel libraries -------------------------------------------------------------------------------------------------
+
+
+def start_importer(packages):
+    """Fork a child that imports the packages one after another, each in a child of its own, while this process goes on.
+
+    Forked before CUDA is initialised, since a forked process cannot use it afterwards. Returns the pipe of its answers, or nothing.
+    """
+    global RESULT
+    if not packages:
+        return None
+    read_end, write_end = os.pipe()
+    if os.fork():
+        os.close(write_end)
+        return read_end
+    os.close(read_end)
+    RESULT = write_end
+    scratch = tempfile.mkdtemp(prefix="dsdoctor-")
+    try:
+        # Some packages make cache directories when they are imported: not in the user's home.
+        os.environ.update(HOME=scratch, XDG_CACHE_HOME=scratch, TRITON_CACHE_DIR=scratch, FLASHINFER_WORKSPACE_BASE=scratch)
+        left_s = IMPORTS_TIMEOUT_S
+        for package in packages:
+            started = time.time()
+            examine(package, left_s)
+            left_s = max(0.0, left_s - (time.time() - started))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os._exit(0)
+
+
+def pass_on(answers):
+    """Hand on what the importer said, line by line, until it ends."""
+    with os.fdopen(answers, "rb") as lines:
+        for line in lines:
+            say(**json.loads(line.decode()))
+
+
+def examine(package, left_s):
+    """Import one package; then open those of its extensions that the import did not load."""
+    loaded = []
+    if package["module"]:
+        answer = apart(lambda: import_module(package), min(left_s, IMPORT_TIMEOUT_S))
+        loaded = answer.get("loaded", [])
+        say(facts={"import " + package["module"]: dict(answer, package=package["package"], module=package["module"])})
+    for path in package["extensions"]:
+        if path not in loaded:
+            answer = apart(lambda path=path: open_library(path), min(left_s, IMPORT_TIMEOUT_S))
+            say(facts={"import " + path: dict(answer, package=package["package"], module=path)})
+
+
+def import_module(package):
+    """Import a module and say what it has."""
+    module = importlib.import_module(package["module"])
+    names = sorted(name for name in dir(module) if name[:1] != "_" and callable(getattr(module, name, None)))
+    mapped = set(mapped_paths())
+    return {
+        "outcome": "imported",
+        "callables": names[:100],
+        "loaded": [path for path in package["extensions"] if os.path.realpath(path) in mapped],
+    }
+
+
+def open_library(path):
+    """Open an extension as an import does: every symbol at once."""
+    ctypes.CDLL(path)
+    return {"outcome": "imported"}
+
+
+def apart(step, timeout_s):
+    """The answer of a step that runs in a child: an exception, a crash and a hang are answers too. Its output goes nowhere."""
+    started = time.time()
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setpgid(0, 0)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for descriptor in (0, 1, 2):
+                os.dup2(nowhere, descriptor)
+            try:
+                answer = step()
+            except BaseException as error:
+                answer = {"outcome": "failed", "error": innermost(error)[:1000]}
+            os.write(write_end, json.dumps(answer).encode()[:60000])
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    text = b""
+    while select.select([read_end], [], [], max(0.0, timeout_s - (time.time() - started)))[0]:
+        chunk = os.read(read_end, 65536)
+        if not chunk:
+            break
+        text += chunk
+    else:
+        text = json.dumps({"outcome": "hung", "error": "no end within %.0f s" % timeout_s}).encode()
+    os.close(read_end)
+    try:
+        os.killpg(child, signal.SIGKILL)
+    except OSError:
+        pass
+    status = os.waitpid(child, 0)[1]
+    if not text:
+        how = "killed by signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else "it ended the process"
+        text = json.dumps({"outcome": "crashed", "error": how}).encode()
+    return dict(json.loads(text.decode()), elapsed_s=round(time.time() - started, 3))
+
+
+def innermost(error):
+    """The line of the loader where an exception or what caused it holds one, else the exception's own last line."""
+    seen = error
+    while seen is not None:
+        for line in last_line(seen).splitlines():
+            if re.search(LOADER_SAID, line):
+                return line.strip(" -")
+        seen = seen.__cause__ or seen.__context__
+    return " ".join(last_line(error).split())
+
+
+LOADER_SAID = r"undefined symbol|cannot open shared object file|version `?\S+ not found"
+IMPORT_TIMEOUT_S = 20.0
+IMPORTS_TIMEOUT_S = 60.0
 
 
 def ask_available(torch):

@@ -27,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import Extension, Gpu, Package, Section, State, TorchBuild, absent
+from dsdoctor.checks._reading import as_imported
+from dsdoctor.facts import Extension, Gpu, ModuleImport, Package, Section, State, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Companions, Gpus
@@ -115,6 +116,7 @@ def fa3_unusable(
     packages: tuple[Package, ...],
     gpus: Section[tuple[Gpu, ...]],
     extensions: Section[tuple[Extension, ...]],
+    module_imports: Section[tuple[ModuleImport, ...]],
     torch_build: Section[TorchBuild],
     gpus_matrix: Gpus,
     companions_matrix: Companions,
@@ -139,16 +141,16 @@ def fa3_unusable(
                 sources=row.basis.sources,
             )
             continue
-        yield from _build(package, extensions, torch_build.value, gpus_matrix, remedies)
+        yield from _build(package, as_imported(extensions.value or (), module_imports), torch_build.value, gpus_matrix, remedies)
         yield from _gpu(package, gpus, gpus_matrix, remedies)
 
 
 def _build(
-    package: Package, extensions: Section[tuple[Extension, ...]], torch_build: TorchBuild | None, gpus_matrix: Gpus, remedies: Remedies
+    package: Package, extensions: Sequence[Extension], torch_build: TorchBuild | None, gpus_matrix: Gpus, remedies: Remedies
 ) -> Iterator[Finding]:
     """What its extension needs and does not get."""
     cuda = CudaVersion.parse(torch_build.cuda or "") if torch_build else None
-    for part in extensions.value or ():
+    for part in extensions:
         if part.package != package.name:
             continue
         missing = [library for library in part.missing_libraries if not library.startswith(DRIVER_LIBRARIES)]

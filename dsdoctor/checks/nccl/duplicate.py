@@ -125,6 +125,13 @@ CASES = (
         },
         status=Status.PASS,
     ),
+    Case(
+        title="two wheels beside torch for the CPU, which loads neither",
+        sections={"torch_build": TorchBuild(version="2.13.0+cpu"), "packages": (CU12, CU13)},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="loads neither",
+    ),
     Case(title="the packages are not known", sections={"torch_build": TORCH}, status=Status.UNKNOWN, says="packages"),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
     Case(
@@ -213,13 +220,19 @@ def _two_wheels(
             "This run has the right one; the next update of the other, or removing it, takes the file away."
             if is_right
             else f"torch {torch_build.version} may be running with an NCCL that it was not built with, whatever pip says."
+            if cuda
+            else f"torch {torch_build.version} is built without CUDA and loads neither. With a build for CUDA, one of them is the wrong one."
         ),
         evidence=(
             *(Evidence(where=f"packages[{package.name}].version", value=package.version) for package in wheels),
             *(Evidence(where="file_conflicts", value=f"{conflict.path}: {', '.join(conflict.packages)}") for conflict in conflicts[:1]),
             *((copy_evidence(winner),) if winner else ()),
         ),
-        expected=f"{right.name} {right.version} alone" if right else f"the NCCL wheel for CUDA {torch_build.cuda} alone",
+        expected=f"{right.name} {right.version} alone"
+        if right
+        else f"the NCCL wheel for CUDA {cuda} alone"
+        if cuda
+        else "at most one NCCL wheel",
         remedies=remedies("general", **fill),
         sources=row.basis.sources if row else (LD_SO,),
     )

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import NO_EXTENSIONS
-from dsdoctor.facts import Extension, MissingSymbol, Section, TorchBuild, TorchRuntime, absent
+from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
+from dsdoctor.facts import Extension, MissingSymbol, ModuleImport, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import CudaVersion
@@ -32,6 +32,8 @@ SOURCES = (
 )
 CUDA_DRIVER_API = "CUDA Driver API — https://docs.nvidia.com/cuda/cuda-driver-api/index.html"
 TORCH_PROVIDERS = ("libc10", "libc10_cuda", "libtorch", "libtorch_cpu", "libtorch_cuda", "libtorch_python")
+TORCH_CUDA = ("libtorch_cuda.so", "libc10_cuda.so")
+"""Libraries that only a torch with CUDA has."""
 SYSTEM_PROVIDERS = ("libc", "libstdc++", "libm", "libgcc_s")
 DRIVER_LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
 OLD_STRING = re.compile(r"^_ZN?[KVRO]*\d.*Ss")
@@ -64,6 +66,42 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.ERROR,
         says="c10::cuda::SetDevice",
+    ),
+    Case(
+        title="a kernel library beside torch for the CPU",
+        sections={
+            "torch_build": TorchBuild(version="2.13.0+cpu"),
+            "extensions": _flash(missing_libraries=("libcudart.so.12", "libc10_cuda.so", "libtorch_cuda.so"), cuda_major=12),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="is a build without CUDA",
+    ),
+    Case(
+        title="importing it says what its header said",
+        sections={
+            "torch_build": CU130,
+            "extensions": _flash(missing_libraries=("libcudart.so.12",), cuda_major=12),
+            "module_imports": (
+                ModuleImport(
+                    package="flash-attn",
+                    module=FLASH.path,
+                    outcome="failed",
+                    error="OSError: libcudart.so.12: cannot open shared object file",
+                ),
+            ),
+        },
+        status=Status.FAIL,
+        says="OSError: libcudart.so.12",
+    ),
+    Case(
+        title="it was loaded, so that it misses nothing: its package opens the library first",
+        sections={
+            "torch_build": CU130,
+            "extensions": _flash(missing_libraries=("libcudart.so.12",), missing_symbols=(C10,)),
+            "module_imports": (ModuleImport(package="flash-attn", module="flash_attn_2_cuda", outcome="imported", loaded=(FLASH.path,)),),
+        },
+        status=Status.PASS,
     ),
     Case(
         title="a wheel for CUDA 12 beside torch for CUDA 13",
@@ -171,14 +209,15 @@ def abi_mismatch(
     extensions: tuple[Extension, ...],
     torch_build: Section[TorchBuild],
     torch_runtime: Section[TorchRuntime],
+    module_imports: Section[tuple[ModuleImport, ...]],
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
-    """Judge each package by what its extensions ask for and do not get."""
+    """Judge each package by what its extensions ask for and do not get, and by what importing them said."""
     if not extensions:
         yield NO_EXTENSIONS
     imports = torch_runtime.value is not None and torch_runtime.value.imported
     by_package: dict[tuple[str, str], list[Extension]] = {}
-    for extension in extensions:
+    for extension in as_imported(extensions, module_imports):
         if not (imports and extension.package == "torch"):
             by_package.setdefault((extension.package, extension.package_version), []).append(extension)
     for (package, version), parts in by_package.items():
@@ -237,16 +276,23 @@ def _judge(
         ),
         *(Evidence(where=where, value=f"{library}: found nowhere") for library, where in gaps.libraries.items()),
     ]
+    said = next((part for part in parts if part.import_error), None)
+    if said is not None and not any(item.where.endswith(".import_error") for item in evidence):
+        evidence.insert(0, Evidence(where=f"extensions[{said.path}].import_error", value=said.import_error))
     if build is not None:
         evidence.append(Evidence(where="torch_build", value=build.version))
     if gaps.libraries or gaps.symbols:
         yield Finding(
             subject=name,
             summary=f"{against if package == 'torch' else f'{name} does not fit {against}'}: {_asks_for(gaps)}.",
-            cause=_cause(package, version, gaps, other_major, cuda),
+            cause=_cause(package, version, gaps, other_major, cuda, build),
             evidence=(*evidence[:8], *evidence[-1:]) if len(evidence) > 9 else tuple(evidence),
-            expected=f"a build for {against}{f' and CUDA {cuda.major}' if cuda else ''}",
-            remedies=_remedies(package, version, build, cuda, remedies),
+            expected="a build of torch with CUDA"
+            if _lacks_cuda(gaps, build)
+            else f"a build for {against}{f' and CUDA {cuda.major}' if cuda else ''}",
+            remedies=_install_cuda_build(build, remedies)
+            if build is not None and _lacks_cuda(gaps, build)
+            else _remedies(package, version, build, cuda, remedies),
             sources=SOURCES,
         )
     elif other_major is not None and cuda is not None:
@@ -283,7 +329,7 @@ def _asks_for(gaps: _Gaps) -> str:
     return "; ".join(parts)
 
 
-def _cause(package: str, version: str, gaps: _Gaps, other_major: int | None, cuda: CudaVersion | None) -> str:
+def _cause(package: str, version: str, gaps: _Gaps, other_major: int | None, cuda: CudaVersion | None, build: TorchBuild | None) -> str:
     said = []
     built = BUILT_FOR.search(version)
     if built:
@@ -291,7 +337,9 @@ def _cause(package: str, version: str, gaps: _Gaps, other_major: int | None, cud
     if other_major is not None and cuda is not None:
         said.append(f"It was built for CUDA {other_major}; torch brings the libraries of CUDA {cuda.major}.")
     of_torch = [symbol for symbol in gaps.symbols if symbol.provider in TORCH_PROVIDERS]
-    if any(OLD_STRING.search(symbol.symbol) for symbol in of_torch):
+    if build is not None and _lacks_cuda(gaps, build):
+        said.append(f"torch {build.version} is a build without CUDA: it has no {' and no '.join(TORCH_CUDA)}.")
+    elif any(OLD_STRING.search(symbol.symbol) for symbol in of_torch):
         said.append("It uses std::string of the old C++ ABI, torch that of C++11.")
     elif of_torch:
         said.append("It was compiled against another torch than the one installed.")
@@ -300,6 +348,15 @@ def _cause(package: str, version: str, gaps: _Gaps, other_major: int | None, cud
     if package == "torch":
         said.append("Its own wheel of that library is not installed, or another one is: import torch will fail.")
     return " ".join(said) or "A library that it links to is not installed."
+
+
+def _lacks_cuda(gaps: _Gaps, build: TorchBuild | None) -> bool:
+    """Whether the extension asks for the CUDA half of torch, and the installed torch is built without it."""
+    return build is not None and not build.cuda and not build.hip and any(library in TORCH_CUDA for library in gaps.libraries)
+
+
+def _install_cuda_build(build: TorchBuild, remedies: Remedies) -> tuple[Remedy, ...]:
+    return remedies.of("torch.cpu-only-build", "general", torch_version=build.version.partition("+")[0])
 
 
 def _driver_too_old(package: str, version: str, symbols: Mapping[MissingSymbol, str], remedies: Remedies) -> Finding:

@@ -15,11 +15,12 @@ Sources
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import as_imported
 from dsdoctor.checks.package._requirements import METADATA, accepts, exact, needs_of, target_environment
-from dsdoctor.facts import Extension, Interpreter, Package, Platform, Section, TorchBuild, absent
+from dsdoctor.facts import Extension, Interpreter, ModuleImport, Package, Platform, Section, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Companions, TorchPair
@@ -125,6 +126,7 @@ def torch_companion_mismatch(
     torch_build: TorchBuild,
     packages: tuple[Package, ...],
     extensions: Section[tuple[Extension, ...]],
+    module_imports: Section[tuple[ModuleImport, ...]],
     interpreter: Section[Interpreter],
     platform: Section[Platform],
     companions_matrix: Companions,
@@ -140,6 +142,7 @@ def torch_companion_mismatch(
             continue
         wanted = {"torchvision": pair.torchvision, "torchaudio": pair.torchaudio}[package.name] if pair else ""
         need = next((need for need in needs_of(package, environment) if need.name == "torch" and need.specifier), None)
+        parts = [part for part in as_imported(extensions.value or (), module_imports) if part.package == package.name]
         belongs = f"torch {torch_build.version} belongs with {package.name} {exact(wanted) or wanted}" if wanted else "the published pair"
         remedy = _remedies(torch_build, pair, remedies)
         if need is not None and accepts(need.specifier, torch_build.version) is False:
@@ -150,7 +153,7 @@ def torch_companion_mismatch(
                 evidence,
                 f"it asks for torch{need.specifier}",
                 belongs,
-                extensions,
+                parts,
                 exact(need.specifier),
                 True,
                 remedy,
@@ -165,7 +168,7 @@ def torch_companion_mismatch(
                 evidence,
                 f"that torch goes with {package.name} {exact(wanted) or wanted}",
                 belongs,
-                extensions,
+                parts,
                 "",
                 sure,
                 remedy,
@@ -183,13 +186,12 @@ def _wrong_torch(
     evidence: Evidence,
     why: str,
     belongs: str,
-    extensions: Section[tuple[Extension, ...]],
+    parts: Sequence[Extension],
     asked: str,
     sure: bool,
     remedies: tuple[Remedy, ...],
     pair: TorchPair | None,
 ) -> Finding:
-    parts = [part for part in extensions.value or () if part.package == package.name]
     loads = bool(parts) and not any(part.missing_symbols or part.missing_libraries or part.import_error for part in parts)
     same_minor = bool(asked) and asked.split(".")[:2] == build.version.split(".")[:2]
     return Finding(

@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import NO_EXTENSIONS
-from dsdoctor.facts import Extension, Libc, Platform, Section, TorchBuild, absent
+from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
+from dsdoctor.facts import Extension, Libc, ModuleImport, Platform, Section, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Torch
@@ -105,6 +105,7 @@ CASES = (
 def glibc_too_old(
     libc: Libc,
     extensions: Section[tuple[Extension, ...]],
+    module_imports: Section[tuple[ModuleImport, ...]],
     torch_build: Section[TorchBuild],
     platform: Section[Platform],
     torch_matrix: Torch,
@@ -131,7 +132,8 @@ def glibc_too_old(
         return
     if not extensions.value:
         yield NO_EXTENSIONS
-    wanted = [(need, extension) for extension in extensions.value if (need := _needed(extension)) is not None and need > here]
+    tried = as_imported(extensions.value, module_imports)
+    wanted = [(need, extension) for extension in tried if (need := _needed(extension)) is not None and need > here]
     if wanted:
         highest = max(need for need, _ in wanted)
         names = sorted({_name(extension) for _, extension in wanted})

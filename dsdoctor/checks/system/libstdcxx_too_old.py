@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import NO_EXTENSIONS
-from dsdoctor.facts import EnvironmentVariable, Extension, Interpreter, Libstdcxx, Section, absent
+from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
+from dsdoctor.facts import EnvironmentVariable, Extension, Interpreter, Libstdcxx, ModuleImport, Section, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import LibraryVersion
@@ -89,6 +89,7 @@ CASES = (
 def libstdcxx_too_old(
     libstdcxx: tuple[Libstdcxx, ...],
     extensions: Section[tuple[Extension, ...]],
+    module_imports: Section[tuple[ModuleImport, ...]],
     interpreter: Section[Interpreter],
     environment: Section[tuple[EnvironmentVariable, ...]],
     remedies: Remedies,
@@ -105,7 +106,8 @@ def libstdcxx_too_old(
     if used is None or provided is None:
         yield Doubt(subject="libstdc++", reason="which copy the target interpreter loads, or what it provides, is not known")
         return
-    wanted = [(need, item) for item in extensions.value if (need := _needed(item)) is not None and need > provided]
+    tried = as_imported(extensions.value, module_imports)
+    wanted = [(need, item) for item in tried if (need := _needed(item)) is not None and need > provided]
     if not wanted:
         return
     highest = max(need for need, _ in wanted)
