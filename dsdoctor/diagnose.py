@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import fnmatch
+import re
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
@@ -272,7 +273,12 @@ class _Found:
             self.check.id != other.check.id
             and self.severity.rank <= other.severity.rank
             and any(fnmatch.fnmatchcase(other.check.id, pattern) for pattern in patterns)
+            and self._concerns(other)
         )
+
+    def _concerns(self, other: _Found) -> bool:
+        names = "|".join(map(re.escape, self.finding.explains_only))
+        return not names or re.search(rf"(?<![\w-])(?:{names})(?![\w-])", other.finding.subject) is not None
 
 
 def _fold(judged: Sequence[_Judged]) -> tuple[Diagnosis, ...]:

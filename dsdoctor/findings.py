@@ -120,6 +120,8 @@ class Finding:
     """Only where it differs from the check's own."""
     explains: tuple[str, ...] = ()
     """Ids (or globs) of further checks whose findings follow from this one, beside those the check names."""
+    explains_only: tuple[str, ...] = ()
+    """Where it concerns single packages: their names. Only findings whose subject names one of them follow from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

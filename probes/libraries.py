@@ -41,7 +41,7 @@ EXTENSIONS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
         ("transformer-engine-torch", "transformer-engine-cu13", "transformer-engine-cu12", "transformer-engine"),
         ("transformer_engine_torch*.so", "transformer_engine/*.so", "transformer_engine/wheel_lib/libtransformer_engine.so"),
     ),
-    (("tilelang",), ("tilelang/lib/libtilelang.so", "tilelang/lib/libtvm_runtime.so")),
+    (("tilelang",), ("tilelang/lib/libtilelang.so", "tilelang/lib/libtvm_*.so")),
 )
 """Packages with compiled code for GPUs (the first installed name owns the files) and where it lies in site-packages.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,20 @@ def test_checks_that_explain_each_other_do_not_hide_each_other() -> None:
     report = judge(Sections(platform=UBUNTU), one, two)
     assert len(report.diagnosis) == 1
     assert len(report.diagnosis[0].explains) == 1
+
+
+@pytest.mark.parametrize(("subject", "follows"), [("fa3-fwd 0.0.1", True), ("DeepGEMM (fa3-fwd 1)", True), ("fa3-fwd-other 1", False)])
+def test_a_cause_that_concerns_one_package_explains_that_package_only(subject: str, follows: bool) -> None:
+    @check("x.cause", Severity.ERROR, explains=("x.effect",))
+    def cause(platform: Platform) -> Iterator[Finding]:
+        yield replace(found("cause"), explains_only=("fa3-fwd",))
+
+    @check("x.effect", Severity.ERROR)
+    def effect(platform: Platform) -> Iterator[Finding]:
+        yield found(subject)
+
+    report = judge(Sections(platform=UBUNTU), cause, effect)
+    assert len(report.diagnosis) == (1 if follows else 2)
 
 
 def test_a_mild_cause_does_not_swallow_a_grave_consequence() -> None:

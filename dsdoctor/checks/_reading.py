@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -13,6 +14,9 @@ LIBCUDA = "libcuda.so.1"
 
 NO_LIBCUDA = NotApplicable(reason="the loader finds no libcuda.so.1")
 NO_CUDA_BUILD = NotApplicable(reason="torch is built without CUDA")
+NOT_FOUND = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object file")
+"""The loader's words for a library that it does not find."""
+
 NO_EXTENSIONS = NotApplicable(reason="no compiled extension of this stack is installed")
 
 
@@ -47,13 +51,23 @@ def first_libcuda(libraries: Iterable[DriverLibrary]) -> DriverLibrary | None:
 
 
 def as_imported(extensions: Iterable[Extension], module_imports: Section[tuple[ModuleImport, ...]]) -> tuple[Extension, ...]:
-    """The extensions with what importing them said: one that was loaded misses nothing, whatever its header asks for."""
+    """The extensions with what importing them said: one that was loaded misses nothing, whatever its header asks for.
+
+    Opened by its path, an extension may miss a library that lies in the environment and that its package opens first: that is no fault.
+    """
     tried = module_imports.value or ()
     loaded = {path for item in tried for path in item.loaded} | {item.module for item in tried if item.outcome == "imported"}
     errors = {item.module: item.error for item in tried if item.outcome != "imported"}
+
+    def error_of(extension: Extension) -> str:
+        error = errors.get(extension.path, extension.import_error)
+        library = NOT_FOUND.search(error)
+        there = library is not None and library[1] in extension.needed and library[1] not in extension.missing_libraries
+        return "" if there else error
+
     return tuple(
         replace(extension, missing_libraries=(), missing_symbols=(), highest_glibc="", highest_glibcxx="", import_error="")
         if extension.path in loaded
-        else replace(extension, import_error=errors.get(extension.path, extension.import_error))
+        else replace(extension, import_error=error_of(extension))
         for extension in extensions
     )

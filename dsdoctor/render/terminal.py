@@ -681,7 +681,7 @@ AREAS = (
     _Area("PCI Express", ("pcie",), _pcie_facts),
     _Area("CUDA libraries", ("cuda", "cudnn", "nccl"), _cuda_facts),
     _Area("PyTorch and packages", ("torch", "package"), _package_facts),
-    _Area("Kernel libraries", ("attention", "deepgemm", "flashmla", "deepep"), _kernel_facts),
+    _Area("Kernel libraries", ("attention", "flashinfer", "deepgemm", "flashmla", "deepep"), _kernel_facts),
     _Area("Toolchain", ("toolchain",), _toolchain_facts),
     _Area("System", ("system",), _system_facts),
     _Area("Container", ("container", "wsl"), _container_facts),

@@ -5,26 +5,31 @@ What it looks at
     jit-cache against torch's, and on Blackwell whether the ready-made kernels are installed.
 
 Why it matters
-    FlashInfer compares the versions when it is imported and refuses: "flashinfer-cubin version (0.6.13) does not match flashinfer version
-    (0.7.4)". pip does not know of this: neither package requires the other. Without flashinfer-cubin it fetches machine code for Blackwell
-    over the network at the first call, which an air-gapped node or a read-only cache refuses.
+    FlashInfer compares the versions. Older releases (0.6.13) refuse to be imported: "flashinfer-cubin version … does not match flashinfer
+    version …". Newer ones (0.7.4) warn in one line, leave the other package aside, and compile or fetch each kernel when it is first
+    called. pip does not know of this: neither package requires the other. Without flashinfer-cubin, machine code for Blackwell comes over
+    the network at the first call, which an air-gapped node or a read-only cache refuses.
 
 Sources
-    flashinfer/jit/env.py of the published wheel; FlashInfer issues 2941 and 4337; import measured with flashinfer-python 0.7.4.
+    flashinfer/jit/env.py of the wheels of 0.6.13 and 0.7.4, imported with a flashinfer-cubin of another release; FlashInfer issues 2941
+    and 4337.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import EnvironmentVariable, Gpu, Package, Section, TorchBuild
+from dsdoctor.facts import EnvironmentVariable, Gpu, ModuleImport, Package, Section, TorchBuild
 from dsdoctor.findings import Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import ComputeCapability, CudaVersion
 
 MAIN, CUBIN, JIT_CACHE = "flashinfer-python", "flashinfer-cubin", "flashinfer-jit-cache"
 UNCHECKED = "FLASHINFER_DISABLE_VERSION_CHECK"
+REFUSED = re.compile(r"flashinfer\S* version \(.*\) does not match")
+"""What FlashInfer says when it refuses."""
 BLACKWELL = 10
 """Compute capability, major, whose kernels come as machine code made by NVIDIA."""
 
@@ -37,10 +42,27 @@ H200 = (Gpu(index=0, name="NVIDIA H200", compute_capability="9.0"),)
 
 CASES = (
     Case(
-        title="the kernels are of an older release",
-        sections={"packages": (PYTHON, Package(name=CUBIN, version="0.6.13"))},
+        title="the kernels are of an older release, and it refuses to be imported",
+        sections={
+            "packages": (Package(name=MAIN, version="0.6.13"), Package(name=CUBIN, version="0.6.12")),
+            "module_imports": (
+                ModuleImport(
+                    package=MAIN,
+                    module="flashinfer",
+                    outcome="failed",
+                    error="RuntimeError: flashinfer-cubin version (0.6.12) does not match flashinfer version (0.6.13).",
+                ),
+            ),
+        },
         status=Status.FAIL,
         severity=Severity.ERROR,
+        says="does not match",
+    ),
+    Case(
+        title="the kernels are of an older release, and it leaves them aside",
+        sections={"packages": (PYTHON, Package(name=CUBIN, version="0.6.13"))},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
         says="0.6.13",
     ),
     Case(
@@ -87,7 +109,7 @@ CASES = (
 
 @check(
     "flashinfer.requirements",
-    Severity.ERROR,
+    Severity.WARNING,
     explains=("package.import-fails",),
     settle="pip list | grep -i flashinfer",
     cases=CASES,
@@ -97,6 +119,7 @@ def requirements(
     gpus: Section[tuple[Gpu, ...]],
     torch_build: Section[TorchBuild],
     environment: Section[tuple[EnvironmentVariable, ...]],
+    module_imports: Section[tuple[ModuleImport, ...]],
     remedies: Remedies,
 ) -> Iterator[Finding | NotApplicable]:
     """Compare FlashInfer with the packages that carry its kernels."""
@@ -108,7 +131,7 @@ def requirements(
     kernels = [installed[name] for name in (CUBIN, JIT_CACHE) if name in installed]
     other = [package for package in kernels if _public(package) != _public(main)]
     if other:
-        yield _differ(main, other, environment, remedies)
+        yield _differ(main, other, environment, _refusal(module_imports), remedies)
     cuda = CudaVersion.parse(torch_build.value.cuda or "") if torch_build.value else None
     cache = installed.get(JIT_CACHE)
     built = CudaVersion.parse(cache.version.partition("+")[2]) if cache else None
@@ -138,25 +161,40 @@ def requirements(
         )
 
 
-def _differ(main: Package, other: Sequence[Package], environment: Section[tuple[EnvironmentVariable, ...]], remedies: Remedies) -> Finding:
+def _differ(
+    main: Package,
+    other: Sequence[Package],
+    environment: Section[tuple[EnvironmentVariable, ...]],
+    refusal: Evidence | None,
+    remedies: Remedies,
+) -> Finding:
     unchecked = next((item for item in environment.value or () if item.name == UNCHECKED and item.value not in ("", "0")), None)
     names = " and ".join(f"{package.name} {package.version}" for package in other)
     return Finding(
         subject=f"{main.name} {main.version}",
-        severity=Severity.WARNING if unchecked else Severity.ERROR,
-        summary=f"{main.name} is {main.version}, and {names} {'are' if len(other) > 1 else 'is'} installed beside it.",
-        cause=f"{UNCHECKED} lets it start all the same: kernels of another release may be called with other arguments."
+        severity=Severity.ERROR if refusal else Severity.WARNING,
+        summary=f"{main.name} is {main.version}, and {names} {'are' if len(other) > 1 else 'is'} installed beside it"
+        + ("; import flashinfer refuses." if refusal else "."),
+        cause=f"{UNCHECKED} makes it use them all the same: kernels of another release may be called with other arguments."
         if unchecked
-        else "import flashinfer compares the versions and refuses.",
+        else "It compares the versions: older releases refuse to be imported, newer ones leave the package aside and compile or fetch "
+        "each kernel when it is first called.",
         evidence=(
+            *((refusal,) if refusal else ()),
             _evidence(main),
             *map(_evidence, other),
             *((Evidence(where=f"environment[{UNCHECKED}]", value=unchecked.value),) if unchecked else ()),
         ),
         expected=f"{_public(main)} of each",
+        explains_only=(MAIN,),
         remedies=remedies("same-release", version=_public(main)),
         sources=(VERSION_CHECK,),
     )
+
+
+def _refusal(module_imports: Section[tuple[ModuleImport, ...]]) -> Evidence | None:
+    said = next((item for item in module_imports.value or () if item.package == MAIN and REFUSED.search(item.error)), None)
+    return Evidence(where=f"module_imports[{said.module}].error", value=said.error) if said else None
 
 
 def _public(package: Package) -> str:

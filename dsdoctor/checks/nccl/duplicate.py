@@ -146,7 +146,7 @@ CASES = (
 @check(
     "nccl.duplicate",
     Severity.WARNING,
-    explains=("nccl.shadowed", "package.pin-conflict"),
+    explains=("nccl.shadowed",),
     settle="pip list | grep -i nccl; ldconfig -p | grep libnccl",
     cases=CASES,
 )

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
+from dsdoctor.checks._reading import NO_EXTENSIONS, NOT_FOUND, as_imported
 from dsdoctor.facts import Extension, MissingSymbol, ModuleImport, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
@@ -40,7 +40,6 @@ OLD_STRING = re.compile(r"^_ZN?[KVRO]*\d.*Ss")
 """std::string of GCC before 5 in a mangled name (Itanium C++ ABI: the abbreviation Ss)."""
 
 UNDEFINED = re.compile(r"undefined symbol: (\w+)")
-NOT_FOUND = re.compile(r"(lib[\w.+-]+\.so[.\d]*): cannot open shared object file")
 C_LIBRARY = re.compile(r"version [`'\"]?(?:GLIBC|GLIBCXX|CXXABI)_")
 BUILT_FOR = re.compile(r"\+cu(\d+)torch(\d+\.\d+)")
 """Local part of prebuilt wheels: 2.8.3+cu12torch2.8cxx11abiTRUE."""
@@ -195,6 +194,7 @@ CASES = (
     Severity.ERROR,
     explains=(
         "torch.import-fails",
+        "package.import-fails",
         "attention.fa3-unusable",
         "deepgemm.requirements",
         "flashmla.requirements",
@@ -290,6 +290,7 @@ def _judge(
             expected="a build of torch with CUDA"
             if _lacks_cuda(gaps, build)
             else f"a build for {against}{f' and CUDA {cuda.major}' if cuda else ''}",
+            explains_only=() if package == "torch" else (package,),
             remedies=_install_cuda_build(build, remedies)
             if build is not None and _lacks_cuda(gaps, build)
             else _remedies(package, version, build, cuda, remedies),

@@ -113,6 +113,7 @@ def file_conflict(
                 for conflict in conflicts[:SHOWN]
             ),
             expected="one of the two packages",
+            explains_only=names,
             remedies=remedies("general", package=names[0], other_package=names[1]),
             sources=(RECORDED,),
         )

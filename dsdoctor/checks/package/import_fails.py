@@ -41,7 +41,7 @@ CASES = (
                     package="flashinfer-python",
                     module="flashinfer",
                     outcome="failed",
-                    error="RuntimeError: flashinfer-cubin version (0.6.13) does not match flashinfer version (0.7.4).",
+                    error="RuntimeError: flashinfer-cubin version (0.6.12) does not match flashinfer version (0.6.13).",
                 ),
             )
         },

@@ -118,7 +118,7 @@ CASES = (
 @check(
     "package.torch-companion-mismatch",
     Severity.ERROR,
-    explains=("package.abi-mismatch", "package.pin-conflict"),
+    explains=("package.abi-mismatch", "package.import-fails", "package.pin-conflict"),
     settle='python -c "import torch, torchvision; print(torch.__version__, torchvision.__version__)"',
     cases=CASES,
 )
@@ -211,6 +211,7 @@ def _wrong_torch(
             Evidence(where="torch_build.version", value=build.version),
         ),
         expected=belongs,
+        explains_only=(package.name,),
         remedies=remedies,
         sources=pair.basis.sources if pair else (METADATA,),
     )
