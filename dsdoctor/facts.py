@@ -763,6 +763,27 @@ class ModuleImport:
     elapsed_s: float | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiskRates:
+    """How fast the files of a model directory were read, in a test of a few seconds."""
+
+    path: str
+    files: int
+    """How many files there were to read from."""
+    direct: bool
+    """Whether the sequential and random tests went past the page cache (O_DIRECT); where they did not, cached data was read faster."""
+    cached_share: float | None = None
+    """Share of the files that lay in the page cache before, from 0 to 1; None where the kernel does not tell."""
+    sequential_bytes_per_s: float
+    """Blocks of 8 MiB, four readers."""
+    mapped_bytes_per_s: float
+    """Through a mapping of the files, one reader, with the page cache."""
+    random_read_s: float
+    """Median time to read 4 KiB at a random place, one reader."""
+    read_bytes: int
+    elapsed_s: float
+
+
 # --- smoke tests ------------------------------------------------------------------------------------------------------
 
 
@@ -869,6 +890,7 @@ class Sections:
     mapped_libraries: Section[tuple[MappedLibrary, ...]] = NOT_ASKED
     extensions: Section[tuple[Extension, ...]] = NOT_ASKED
     module_imports: Section[tuple[ModuleImport, ...]] = NOT_ASKED
+    disk: Section[DiskRates] = NOT_ASKED
     smoke: Section[tuple[SmokeResult, ...]] = NOT_ASKED
     commands: Section[tuple[Command, ...]] = NOT_ASKED
     log_events: Section[tuple[LogEvent, ...]] = NOT_ASKED

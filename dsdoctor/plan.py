@@ -107,6 +107,8 @@ class Wanted:
     ep: int = 0
     dp_attention: bool = False
     disk_gb_per_s: float = 0.0
+    disk_source: str = ""
+    """How the rate is known, where it was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -680,7 +682,12 @@ def _arithmetic(
         if placed.context:
             lines.append(Line(what="requests at once", figure=f"{placed.requests or 0:,}", how=f"of {placed.context:,} tokens each"))
     if wanted.disk_gb_per_s:
-        how = f"{weights.disk_bytes / GB:,.4g} GB at {wanted.disk_gb_per_s:g} GB/s, at least" if weights and weights.disk_bytes else ""
+        source = f" ({wanted.disk_source})" if wanted.disk_source else ""
+        how = (
+            f"{weights.disk_bytes / GB:,.4g} GB at {wanted.disk_gb_per_s:.3g} GB/s{source}, at least"
+            if weights and weights.disk_bytes
+            else ""
+        )
         lines.append(Line(what="load time", figure=f"{load_s / 60:.1f} min" if load_s is not None else "unknown", how=how))
     return tuple(lines)
 

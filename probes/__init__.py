@@ -73,3 +73,6 @@ PROBES: tuple[Probe, ...] = (
         provides=("smoke",),
     ),
 )
+
+DISK_PROBE = Probe(name="disk", module="dsdoctor.probes.disk", cost="process", timeout_s=15, provides=("disk",), quick=False)
+"""For a model directory that the user names; a file system that does not answer costs its timeout, and nothing else."""

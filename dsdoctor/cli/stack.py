@@ -10,6 +10,7 @@ from dsdoctor.cli.options import Format, FormatOption, MatrixOption, VerboseOpti
 from dsdoctor.cli.steps import (
     finish,
     knowledge_of,
+    measured_rate,
     print_text,
     python_version_of,
     screen_width,
@@ -79,7 +80,10 @@ def plan_command(
     ep: Annotated[int, typer.Option("--ep", min=0, metavar="N", help="GPUs that the routed experts are spread over.")] = 0,
     dp_attention: Annotated[bool, typer.Option("--dp-attention", help="Each GPU its own requests; experts spread over all.")] = False,
     disk_gb_s: Annotated[
-        float, typer.Option("--disk-gb-s", min=0.0, metavar="GB/S", help="Read rate of the disk, for the load time.")
+        float,
+        typer.Option(
+            "--disk-gb-s", min=0.0, metavar="GB/S", help="Read rate of the disk, for the load time. Default: of a directory, measured."
+        ),
     ] = 0.0,
     format: FormatOption = Format.TERMINAL,
     matrix: MatrixOption = [],  # noqa: B006
@@ -97,9 +101,11 @@ def plan_command(
         held = checkpoint.read(Path(model)) if Path(model).is_dir() else None
         planned = plan.of_checkpoint(held, models) if held else plan.named(model, models)
         hardware = plan.hardware_named(gpu, gpus, nodes, limits) if gpu else plan.hardware_here(these_gpus(), gpus, nodes, limits)
+        rate, source = (disk_gb_s, "") if disk_gb_s or not held else measured_rate(model)
         wanted = plan.Wanted(
-            context=context, kv=kv_dtype, weights=weights, tp=tp, pp=pp, ep=ep, dp_attention=dp_attention, disk_gb_per_s=disk_gb_s
-        )
+            context=context, kv=kv_dtype, weights=weights, tp=tp, pp=pp, ep=ep, dp_attention=dp_attention,
+            disk_gb_per_s=rate, disk_source=source,
+        )  # fmt: skip
         answer = plan.plan(planned, hardware, wanted, models, limits, [problem.told for problem in held.problems] if held else ())
         print_text(
             page.document(answer)

@@ -144,6 +144,29 @@ def these_gpus() -> tuple[Gpu, ...]:
         return take_snapshot("this machine").sections.gpus.value or ()
 
 
+def measured_rate(directory: str) -> tuple[float, str]:
+    """The rate in GB/s at which a model directory can be read, and how that is known; 0 where it could not be measured."""
+    import importlib
+
+    from dsdoctor.sources.host import Host
+    from dsdoctor.sources.live import examine
+    from dsdoctor.sources.probe import Scope
+
+    probes = importlib.import_module("dsdoctor.probes")
+    print(f"reading from {directory} for a few seconds", file=sys.stderr)
+    rates = examine(Host(), Scope(target=None, model_directory=os.path.abspath(directory)), (probes.DISK_PROBE,)).sections.disk.value
+    if rates is None:
+        return 0.0, ""
+    through_cache = not rates.direct and (rates.cached_share is None or rates.cached_share > 0)
+    told = f"measured: {rates.sequential_bytes_per_s / 1e9:.2g} GB/s in large blocks"
+    if through_cache:
+        told += " through the page cache, which may be faster than the disk"
+    told += f", {rates.mapped_bytes_per_s / 1e9:.2g} GB/s mapped, {rates.random_read_s * 1e6:,.0f} µs for 4 KiB"
+    if rates.cached_share:
+        told += f", {rates.cached_share:.0%} of it in the page cache now"
+    return rates.sequential_bytes_per_s / 1e9, told
+
+
 def python_version_of(path: str) -> str:
     """The version of an interpreter by its files; empty path: the active one."""
     from dsdoctor.sources import target

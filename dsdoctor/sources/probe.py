@@ -34,6 +34,8 @@ class Scope:
     target: Target | None
     gpu_indices: tuple[int, ...] | None = None
     deadline_s: float = 60.0
+    model_directory: str = ""
+    """A checkpoint directory whose read rate is wanted."""
     smoke_tests: tuple[str, ...] = ()
     """Names of the GPU tests to run; empty means the default set."""
     smoke_level: str = "default"
