@@ -12,7 +12,7 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from functools import cached_property
+from functools import cached_property, lru_cache
 from types import TracebackType
 
 from dsdoctor.sources.host import Host
@@ -23,6 +23,7 @@ SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 DYNAMIC_TAG = struct.Struct("<qQ")
 SYMBOL = struct.Struct("<IBBHQQ")
 HASH_HEADER = struct.Struct("<IIII")
+U32, U64 = struct.Struct("<I"), struct.Struct("<Q")
 VERSION_NEED = struct.Struct("<HHIII")
 VERSION_NEED_NAME = struct.Struct("<IHHII")
 VERSION_DEFINITION = struct.Struct("<HHHHIII")
@@ -268,12 +269,21 @@ class Elf:
         return data
 
     def _u32(self, offset: int) -> int:
-        return int.from_bytes(self._slice(offset, 4), "little")
+        try:
+            number: int = U32.unpack_from(self._map, offset)[0]
+        except struct.error:
+            raise ElfError(f"{self.path}: truncated") from None
+        return number
 
     def _u64(self, offset: int) -> int:
-        return int.from_bytes(self._slice(offset, 8), "little")
+        try:
+            number: int = U64.unpack_from(self._map, offset)[0]
+        except struct.error:
+            raise ElfError(f"{self.path}: truncated") from None
+        return number
 
 
+@lru_cache(maxsize=1 << 16)
 def gnu_hash(name: bytes) -> int:
     """The hash of a symbol name in a GNU hash table (Bernstein's, start 5381, times 33)."""
     value = 5381

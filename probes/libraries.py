@@ -98,6 +98,8 @@ class Node:
     """File name to path, of what torch/lib, the NVIDIA wheels and bundled *.libs directories carry."""
     opened: contextlib.ExitStack
     files: dict[str, Elf | None] = field(default_factory=dict)
+    of_torch: dict[str, bool] = field(default_factory=dict)
+    """Symbols that were looked up in torch, and whether it has them: its extensions ask for the same ones."""
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -423,6 +425,8 @@ def _missing_symbols(node: Node, library: Elf, package: str, providers: Mapping[
     """Undefined symbols of torch or CUDA that the library which would be loaded does not export, the first twenty."""
     torch = [] if package == "torch" else [node.elf(f"{node.torch_lib}/{name}") for name in TORCH_LIBRARIES if node.torch_lib]
     torch_libraries = [opened for opened in torch if opened is not None]
+    # libtorch_cpu first: most symbols are its own.
+    torch_libraries.sort(key=lambda opened: "libtorch_cpu" not in opened.path)
     left = SYMBOLS_PER_EXTENSION
     for symbol in library.undefined():
         provider = _missing_from(node, symbol, torch_libraries, providers)
@@ -436,7 +440,11 @@ def _missing_symbols(node: Node, library: Elf, package: str, providers: Mapping[
 def _missing_from(node: Node, symbol: str, torch_libraries: Sequence[Elf], providers: Mapping[str, str]) -> str:
     """The library that should export the symbol and does not, or empty; a library that was not found says nothing."""
     if TORCH_SYMBOL.match(symbol):
-        return torch_provider(symbol) if torch_libraries and not any(opened.exports(symbol) for opened in torch_libraries) else ""
+        if not torch_libraries:
+            return ""
+        if symbol not in node.of_torch:
+            node.of_torch[symbol] = any(opened.exports(symbol) for opened in torch_libraries)
+        return "" if node.of_torch[symbol] else torch_provider(symbol)
     stem = next((stem for pattern, stem in CUDA_SYMBOLS if pattern.match(symbol)), "")
     path = next((path for soname, path in providers.items() if stem and soname.startswith(f"{stem}.so") and path), "")
     opened = node.elf(path) if path else None
