@@ -11,7 +11,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, lru_cache
 from types import TracebackType
 
@@ -47,7 +47,8 @@ class Elf:
     def __init__(self, host: Host, path: str) -> None:
         """Open and map the file. Raises OSError or ElfError."""
         self.path = path
-        descriptor = os.open(host.local(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._local = host.local(path)
+        descriptor = os.open(self._local, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if os.pread(descriptor, 6, 0) != b"\x7fELF\x02\x01":
                 raise ElfError(f"{path}: not a 64-bit little-endian ELF file")
@@ -161,18 +162,22 @@ class Elf:
                 return offset, min(size, max(0, len(self._map) - offset))
         return 0, 0
 
-    def read(self, offset: int, size: int) -> bytes:
-        """Bytes at an offset of the file."""
-        return self._slice(offset, size)
-
     @contextlib.contextmanager
-    def scattered(self) -> Iterator[None]:
-        """A block that reads few bytes at many places: the kernel then fetches single pages, not what lies around them."""
-        self._map.madvise(mmap.MADV_RANDOM)
+    def scattered(self) -> Iterator[Callable[[int, int], bytes]]:
+        """A reader (offset, size) of few bytes at many places: it fetches single pages, where a mapping brings what lies around them."""
+        descriptor = os.open(self._local, os.O_RDONLY | os.O_CLOEXEC)
+
+        def read(offset: int, size: int) -> bytes:
+            data = os.pread(descriptor, size, offset)
+            if len(data) != size:
+                raise ElfError(f"{self.path}: truncated")
+            return data
+
         try:
-            yield
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            yield read
         finally:
-            self._map.madvise(mmap.MADV_NORMAL)
+            os.close(descriptor)
 
     # --- layout -------------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,12 @@ documented by NVIDIA: it was read off published wheels and agrees with what `cuo
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .elf import Elf, ElfError
+
+Read = Callable[[int, int], bytes]
+"""Bytes at an offset of the file, by offset and size."""
 
 SECTIONS = (".nv_fatbin", "__nv_relfatbin")
 CONTAINER = struct.Struct("<IHHQ")
@@ -29,9 +32,9 @@ def gpu_targets(library: Elf) -> tuple[str, ...]:
     """Targets such as sm_80, sm_90a and compute_120 for which the library has code, sorted; empty when it carries none."""
     found = set()
     left = ENTRIES_READ
-    with library.scattered():
+    with library.scattered() as read:
         for name in SECTIONS:
-            for target in _targets(library, *library.section(name)):
+            for target in _targets(read, *library.section(name)):
                 found.add(target)
                 left -= 1
                 if not left:
@@ -39,25 +42,25 @@ def gpu_targets(library: Elf) -> tuple[str, ...]:
     return _sorted(found)
 
 
-def _targets(library: Elf, place: int, size: int) -> Iterator[str]:
+def _targets(read: Read, place: int, size: int) -> Iterator[str]:
     end = place + size
     while place + CONTAINER.size <= end:
-        magic, _, header, length = CONTAINER.unpack(library.read(place, CONTAINER.size))
+        magic, _, header, length = CONTAINER.unpack(read(place, CONTAINER.size))
         if magic != MAGIC:
             place += ALIGNMENT
             if magic:  # neither a container nor the padding between two of them
                 return
             continue
-        yield from _entries(library, place + header, min(place + header + length, end))
+        yield from _entries(read, place + header, min(place + header + length, end))
         place += header + length
         place += -place % ALIGNMENT
 
 
-def _entries(library: Elf, place: int, end: int) -> Iterator[str]:
+def _entries(read: Read, place: int, end: int) -> Iterator[str]:
     while place + ENTRY.size <= end:
-        kind, _, header, length, number, flags = ENTRY.unpack(library.read(place, ENTRY.size))
+        kind, _, header, length, number, flags = ENTRY.unpack(read(place, ENTRY.size))
         if header < ENTRY.size:
-            raise ElfError(f"{library.path}: a damaged fat binary")
+            raise ElfError("a damaged fat binary")
         suffix = "a" if flags & ARCHITECTURE_SPECIFIC else "f" if flags & FAMILY_SPECIFIC else ""
         if kind in (PTX, MACHINE_CODE):
             yield f"{'sm' if kind == MACHINE_CODE else 'compute'}_{number}{suffix}"
