@@ -697,8 +697,11 @@ class LoaderHit:
     soname: str
     path: str
     via: str
-    """LD_PRELOAD, LD_LIBRARY_PATH, RPATH (of the library that asks), ld.so.cache or default-directory."""
+    """LD_PRELOAD, ld.so.preload, RPATH, LD_LIBRARY_PATH, RUNPATH, ld.so.cache, default-directory or site-packages."""
     asked_by: str = ""
+    """Name of the file whose RPATH or RUNPATH it is, else of the library that asks."""
+    configured_by: str = ""
+    """Of what the loader's cache holds: the file of /etc/ld.so.conf.d that names its folder; empty for the system's own folders."""
     version: str = ""
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from dsdoctor.facts import CudaLibrary, Extension, Libstdcxx, LoaderHit, MissingSymbol, Section, absent, known, not_asked
 from dsdoctor.sources.host import Host
-from dsdoctor.sources.loader import Cache, architecture_of, expand, library_path_directories, read_cache, search
+from dsdoctor.sources.loader import Cache, architecture_of, configuration, expand, library_path_directories, read_cache, search
 from dsdoctor.sources.probe import Scope, Target
 from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
@@ -91,6 +91,8 @@ class Node:
     environment: Mapping[str, str]
     cache: Cache
     architecture: str
+    configuration: Mapping[str, str]
+    """Directories of /etc/ld.so.conf, with the file that names each."""
     installed: Mapping[str, Distribution]
     torch_lib: str
     """torch/lib of the first torch in site-packages, or empty."""
@@ -144,6 +146,7 @@ def survey(host: Host, target: Target | None, opened: contextlib.ExitStack) -> N
         environment=host.environment,
         cache=read_cache(host, architecture),
         architecture=architecture,
+        configuration=configuration(host),
         installed={distribution.name: distribution for distribution in distributions(host, sites)},
         torch_lib=torch_lib,
         wheel_files={
@@ -312,6 +315,7 @@ def _opened_by_cudnn(node: Node, cudnn: LoaderHit, base: tuple[str, ...], versio
 def _hit(node: Node, asker: Elf, soname: str, base: tuple[str, ...], versions: Mapping[str, str]) -> LoaderHit | None:
     rpath, runpath = _search_paths(node, asker)
     path, via = node.find(soname, (*rpath, *base), runpath)
+    is_of_python = via == "RPATH" and node.target is not None and os.path.dirname(path) in base and os.path.dirname(path) not in rpath
     if not path and soname in node.wheel_files:
         path, via = node.wheel_files[soname], "site-packages"  # torch opens the wheels' libraries itself when the loader fails
     if not path:
@@ -322,7 +326,8 @@ def _hit(node: Node, asker: Elf, soname: str, base: tuple[str, ...], versions: M
         soname=soname,
         path=_shown(node, path),
         via=via,
-        asked_by=os.path.basename(asker.path),
+        asked_by=os.path.basename(node.target.path if is_of_python and node.target else asker.path),
+        configured_by=node.configuration.get(os.path.dirname(path), "") if via == "ld.so.cache" else "",
         version=versions.get(real) or version_in_name(os.path.basename(real)),
     )
 

@@ -21,7 +21,7 @@ import pytest
 
 from dsdoctor.checks import CHECKS
 from dsdoctor.diagnose import diagnose
-from dsdoctor.facts import EnvironmentVariable, Gpu, Origin, Section, Sections, Snapshot, known
+from dsdoctor.facts import CudaLibrary, EnvironmentVariable, Gpu, LoaderHit, Origin, Section, Sections, Snapshot, TorchBuild, known
 from dsdoctor.findings import Diagnosis, Report, Severity, Status
 from dsdoctor.matrix import Knowledge
 from dsdoctor.sources.host import Host
@@ -365,3 +365,102 @@ def test_targets_in_a_fat_binary_are_read(tmp_path: Path) -> None:
     (tmp_path / "broken.so").write_bytes(broken)
     with elf.Elf(Host(), str(tmp_path / "broken.so")) as library, pytest.raises(elf.ElfError):
         fatbin.gpu_targets(library)
+
+
+# --- what put a library there -----------------------------------------------------------------------------------------
+
+
+def with_cudnn(root: Path) -> Environment:
+    """torch with the cuDNN of its own wheel, 9.19.0: torch has an RPATH, cuDNN's front a RUNPATH, as in the published wheels."""
+    env = cuda13(root, cudart=False)
+    front = env.library("nvidia/cudnn/lib/libcudnn.so.9", flags=("-Wl,--enable-new-dtags,-rpath,$ORIGIN",))
+    graph = env.library("nvidia/cudnn/lib/libcudnn_graph.so.9")
+    env.install("nvidia-cudnn-cu13", "9.19.0.56", {str(path.relative_to(env.site)): path for path in (front, graph)})
+    env.library("torch/lib/libtorch_cuda.so", "", front, flags=("-Wl,--disable-new-dtags,-rpath,$ORIGIN/../../nvidia/cudnn/lib",))
+    return env
+
+
+def copy_of(folder: Path, version: str, *names: str) -> Path:
+    """Copies of cuDNN of a release in a folder, with their links."""
+    for name in names:
+        compile_library(folder / f"{name}.so.{version}", soname=f"{name}.so.9")
+        (folder / f"{name}.so.9").symlink_to(f"{name}.so.{version}")
+    return folder
+
+
+def only_cause(env: Environment, check: str, **environment: str) -> Diagnosis:
+    variables = known(tuple(EnvironmentVariable(name=name, value=value) for name, value in environment.items()))
+    return finding(judge({**env.facts("interpreter", "libraries", **environment), "environment": variables}), check)
+
+
+def steps(found: Diagnosis) -> str:
+    return "\n".join(text for remedy in found.remedies for text in (remedy.summary, *remedy.commands, *remedy.steps))
+
+
+@needs_cc
+def test_a_library_path_puts_other_parts_behind_the_front_of_the_wheel(tmp_path: Path) -> None:
+    env = with_cudnn(tmp_path)
+    folder = copy_of(tmp_path / "cudnn914", "9.14.0", "libcudnn", "libcudnn_graph")
+    found = only_cause(env, "cudnn.mixed-sublibraries", LD_LIBRARY_PATH=f"/opt/other:{folder}")
+    assert found.severity is Severity.ERROR
+    assert f"{folder} in LD_LIBRARY_PATH puts {folder} before the wheel" in found.cause
+    assert str(folder) in steps(found)
+
+
+@needs_cc
+@pytest.mark.parametrize(("version", "severity"), [("9.14.0", Severity.ERROR), ("9.24.0", Severity.WARNING)])
+def test_a_preloaded_cudnn_is_an_error_only_when_it_is_older(tmp_path: Path, version: str, severity: Severity) -> None:
+    env = with_cudnn(tmp_path)
+    folder = copy_of(tmp_path / "preloaded", version, "libcudnn", "libcudnn_graph")
+    found = only_cause(env, "cudnn.shadowed", LD_PRELOAD=f"{folder}/libcudnn.so.9", LD_LIBRARY_PATH=str(folder))
+    assert (found.severity, f"LD_PRELOAD={folder}/libcudnn.so.9 puts it first" in found.cause) == (severity, True)
+
+
+@needs_cc
+def test_the_rpath_of_the_python_of_conda_comes_before_the_wheels(tmp_path: Path) -> None:
+    env = cuda13(tmp_path, cudart=False)
+    wheel = env.library("nvidia/nccl/lib/libnccl.so.2")
+    env.install("nvidia-nccl-cu13", "2.28.9", {"nvidia/nccl/lib/libnccl.so.2": wheel})
+    env.library("torch/lib/libtorch_cuda.so", "", wheel)
+    (env.prefix / "conda-meta").mkdir()
+    (env.prefix / "bin/python").unlink()
+    compile_library(env.prefix / "bin/python", "", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib")
+    compile_library(env.prefix / "lib/libnccl.so.2.27.5", soname="libnccl.so.2")
+    (env.prefix / "lib/libnccl.so.2").symlink_to("libnccl.so.2.27.5")
+    found = only_cause(env, "nccl.shadowed")
+    assert found.cause.startswith("the RPATH of python, as conda builds it, puts it first.")
+    assert "conda remove --force" in steps(found)
+
+
+def test_a_folder_of_the_loader_s_configuration_is_named_with_its_file(tmp_path: Path) -> None:
+    folder = tmp_path / "etc/ld.so.conf.d"
+    folder.mkdir(parents=True)
+    (tmp_path / "etc/ld.so.conf").write_text("include ld.so.conf.d/*.conf\n/opt/first\n")
+    (folder / "cudnn.conf").write_text("# cuDNN of the site\n/opt/cudnn/lib/\n")
+    loader = importlib.import_module("dsdoctor.sources.loader")
+    assert loader.configuration(Host(root=str(tmp_path))) == {
+        "/opt/cudnn/lib": "/etc/ld.so.conf.d/cudnn.conf",
+        "/opt/first": "/etc/ld.so.conf",
+    }
+
+
+@pytest.mark.parametrize(
+    ("via", "configured_by", "said", "done"),
+    [
+        ("ld.so.cache", "/etc/ld.so.conf.d/cudnn.conf", "/etc/ld.so.conf.d/cudnn.conf (read by ldconfig) puts it first", "run ldconfig"),
+        ("ld.so.preload", "", "/etc/ld.so.preload puts it first", ""),
+        ("default-directory", "", "the configuration of the system's loader (ldconfig) puts it first", "run ldconfig"),
+    ],
+)
+def test_what_the_system_put_first_is_named(via: str, configured_by: str, said: str, done: str) -> None:
+    own = CudaLibrary(family="cudnn", soname="libcudnn.so.9", path="/s/nvidia/cudnn/lib/libcudnn.so.9", version="9.19.0.56", origin="wheel")
+    other = CudaLibrary(family="cudnn", soname="libcudnn.so.9", path="/opt/cudnn/lib/libcudnn.so.9.14.0", version="9.14.0", origin="system")
+    hit = LoaderHit(family="cudnn", soname="libcudnn.so.9", path=other.path, via=via, version="9.14.0", configured_by=configured_by)
+    facts = {
+        "cuda_libraries": known((own, other)),
+        "loader_hits": known((hit,)),
+        "torch_build": known(TorchBuild(version="2.11.0", cuda="13.0")),
+    }
+    found = finding(judge(facts), "cudnn.shadowed")
+    assert said in found.cause
+    assert done in steps(found)

@@ -204,10 +204,18 @@ def _grouped(pairs: Iterable[tuple[str, str]]) -> Cache:
 
 def configured_directories(host: Host) -> tuple[str, ...]:
     """The directories of /etc/ld.so.conf and the files it includes, in the order in which ldconfig reads them."""
-    return tuple(dict.fromkeys(_configured(host, CONFIGURATION_PATH, INCLUDE_DEPTH)))
+    return tuple(configuration(host))
 
 
-def _configured(host: Host, path: str, depth: int) -> Iterator[str]:
+def configuration(host: Host) -> dict[str, str]:
+    """Each directory of /etc/ld.so.conf and the files it includes, with the file that names it first."""
+    found: dict[str, str] = {}
+    for directory, path in _configured(host, CONFIGURATION_PATH, INCLUDE_DEPTH):
+        found.setdefault(directory, path)
+    return found
+
+
+def _configured(host: Host, path: str, depth: int) -> Iterator[tuple[str, str]]:
     for raw in _text_or_empty(host, path).splitlines():
         line = raw.partition("#")[0].strip()
         word, _, rest = line.partition(" ") if " " in line else line.partition("\t")
@@ -217,7 +225,7 @@ def _configured(host: Host, path: str, depth: int) -> Iterator[str]:
                     for included in host.glob(os.path.join(os.path.dirname(path), pattern)):
                         yield from _configured(host, included, depth - 1)
         elif line.startswith("/"):
-            yield line.partition("=")[0].rstrip("/") or "/"
+            yield line.partition("=")[0].rstrip("/") or "/", path
 
 
 def _text_or_empty(host: Host, path: str) -> str:

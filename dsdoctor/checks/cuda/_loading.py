@@ -12,6 +12,7 @@ from dsdoctor.versions import LibraryVersion
 
 LD_SO = "ld.so(8): the order of the dynamic linker — https://man7.org/linux/man-pages/man8/ld.so.8.html"
 SITE = re.compile(r".*/(?:site|dist)-packages/")
+PYTHON = re.compile(r"python[\d.]*t?")
 SYSTEM_FOLDER = re.compile(r"(?:/usr)?/lib(?:64|/[a-z0-9_]+-linux-gnu)?")
 
 
@@ -25,6 +26,7 @@ class Used:
     via: str
     asked_by: str
     is_mapped: bool
+    configured_by: str = ""
 
     @property
     def folder(self) -> str:
@@ -50,7 +52,7 @@ class Entry:
 
     text: str
     case: str
-    """The case of the remedies: variable, preload, ldconfig or rpath; empty when it is not known."""
+    """The case of the remedies: variable, preload, ldconfig, rpath or conda; empty when it is not known."""
     folder: str
 
 
@@ -78,13 +80,24 @@ def used_libraries(
                 version=item.version or (hit.version if same and hit else ""),
                 via=hit.via if same and hit else "",
                 asked_by=hit.asked_by if same and hit else "",
+                configured_by=hit.configured_by if same and hit else "",
                 is_mapped=True,
             )
         )
     names = {item.soname for item in mapped}
     for soname, hit in hits.items():
         if soname not in names:
-            seen.append(Used(soname=soname, path=hit.path, version=hit.version, via=hit.via, asked_by=hit.asked_by, is_mapped=False))
+            seen.append(
+                Used(
+                    soname=soname,
+                    path=hit.path,
+                    version=hit.version,
+                    via=hit.via,
+                    asked_by=hit.asked_by,
+                    is_mapped=False,
+                    configured_by=hit.configured_by,
+                )
+            )
     return tuple(seen)
 
 
@@ -130,10 +143,15 @@ def entry_of(used: Used, environment: Section[tuple[EnvironmentVariable, ...]]) 
         value = variables.get(used.via, "")
         case = "preload" if used.via == "LD_PRELOAD" else "variable"
         return Entry(text=f"{used.via}{f'={value}' if value else ''}", case=case, folder=used.folder)
+    if used.via == "ld.so.preload":
+        return Entry(text="/etc/ld.so.preload", case="preload", folder=used.folder)
+    if used.via == "RPATH" and PYTHON.fullmatch(used.asked_by):
+        return Entry(text=f"the RPATH of {used.asked_by}, as conda builds it,", case="conda", folder=used.folder)
     if used.via in ("RPATH", "RUNPATH"):
         return Entry(text=f"the {used.via} of {used.asked_by or 'the library that asks'}", case="rpath", folder=used.folder)
     if used.via in ("ld.so.cache", "default-directory") or SYSTEM_FOLDER.fullmatch(used.folder):
-        return Entry(text="the configuration of the system's loader (ldconfig)", case="ldconfig", folder=used.folder)
+        named_in = f"{used.configured_by} (read by ldconfig)" if used.configured_by else ""
+        return Entry(text=named_in or "the configuration of the system's loader (ldconfig)", case="ldconfig", folder=used.folder)
     return Entry(text="", case="", folder=used.folder)
 
 

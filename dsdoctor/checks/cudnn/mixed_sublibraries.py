@@ -278,6 +278,8 @@ def _overlapping(wheels: Sequence[Package], torch_build: TorchBuild, sources: tu
 
 
 def _remedies(remedies: Remedies, case: str, folder: str, torch_build: TorchBuild) -> tuple[Remedy, ...]:
+    if case == "conda":
+        return remedies.of("cuda.library-shadowed", case)
     if case in ("variable", "preload", "ldconfig"):
         return remedies.of("cudnn.shadowed", case, folder=folder)
     cuda = CudaVersion.parse(torch_build.cuda or "")

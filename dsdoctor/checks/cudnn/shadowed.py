@@ -106,6 +106,28 @@ CASES = (
         says="/usr/lib/x86_64-linux-gnu in LD_LIBRARY_PATH",
     ),
     Case(
+        title="one older release through LD_PRELOAD: torch refuses it by name, and its convolutions run (H200 node)",
+        sections={
+            "torch_runtime": TorchRuntime(imported=True, cuda_available=True, cudnn_error=REFUSAL, device_capabilities=("9.0",)),
+            "cuda_libraries": (WHEEL, SYSTEM),
+            "mapped_libraries": (_mapped(SYSTEM), GRAPH),
+            "environment": (EnvironmentVariable(name="LD_PRELOAD", value="/usr/lib/x86_64-linux-gnu/libcudnn.so.9"),),
+        },
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="ran all the same",
+    ),
+    Case(
+        title="parts of two releases: an error, whatever ran so far",
+        sections={
+            "torch_runtime": TorchRuntime(imported=True, cuda_available=True, cudnn_error=REFUSAL, device_capabilities=("9.0",)),
+            "cuda_libraries": (WHEEL, SYSTEM),
+            "mapped_libraries": (OWN_LOADED, GRAPH),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+    ),
+    Case(
         title="only the traceback is known",
         sections={"torch_runtime": TorchRuntime(imported=True, cudnn_error=REFUSAL)},
         status=Status.FAIL,
@@ -247,6 +269,7 @@ def shadowed(
             torch_runtime.value,
             own,
             foreign or foreign_parts,
+            _ran(torch_runtime.value) and _are_of_one_release(parts),
             copies,
             environment,
             cudnn_matrix,
@@ -276,12 +299,24 @@ def _is_front(soname: str) -> bool:
     return soname.startswith("libcudnn.so")
 
 
+def _ran(runtime: TorchRuntime) -> bool:
+    """Whether the first operations on the GPU, a convolution among them, were tried and worked."""
+    return bool(runtime.device_capabilities) and not runtime.operation_error
+
+
+def _are_of_one_release(parts: Sequence[Used]) -> bool:
+    """Whether all parts that were mapped have one version; parts of two releases may meet in any operation."""
+    loaded = [item for item in parts if item.is_mapped]
+    return bool(loaded) and all(relation(loaded[0].version, item.version) == "same" for item in loaded)
+
+
 def _refused(
     built: str,
     found: str,
     runtime: TorchRuntime,
     own: Sequence[CudaLibrary],
     foreign: Sequence[Used],
+    works: bool,
     copies: Sequence[CudaLibrary],
     environment: Section[tuple[EnvironmentVariable, ...]],
     matrix: Cudnn,
@@ -303,7 +338,14 @@ def _refused(
     return Finding(
         subject="libcudnn.so.9" if found.startswith("9.") else "libcudnn",
         summary=f"torch was compiled with cuDNN {built}, and {loaded}; torch refuses it.",
-        cause=f"A program may run on the cuDNN minor it was built with or a newer one, not on an older one.{led}",
+        severity=Severity.WARNING if works else Severity.ERROR,
+        cause=f"A program may run on the cuDNN minor it was built with or a newer one, not on an older one.{led}"
+        + (
+            " The first convolution ran all the same, since kernels call cuDNN directly: what fails is whatever asks torch.backends.cudnn first "
+            "(recurrent layers, version checks), and what the older release lacks."
+            if works
+            else ""
+        ),
         evidence=tuple(evidence),
         expected=f"the cuDNN that torch brings: {described(own[0])}" if own else f"cuDNN {built} or a newer minor of that major",
         remedies=_remedies(remedies, entry.case if entry else "", entry.folder if entry else folder),
@@ -377,8 +419,8 @@ def _beside(
 
 
 def _remedies(remedies: Remedies, case: str, folder: str) -> tuple[Remedy, ...]:
-    if case == "rpath":
-        return remedies.of("cuda.library-shadowed", "rpath")
+    if case in ("rpath", "conda"):
+        return remedies.of("cuda.library-shadowed", case)
     fill = {"folder": folder} if folder else {}
     return remedies(case or "variable", **fill)
 

@@ -176,8 +176,8 @@ def shadowed(
                 copy_evidence(own[0]),
             ),
             expected=f"torch's own NCCL: {own[0].path}",
-            remedies=remedies.of("cuda.library-shadowed", "rpath")
-            if entry.case == "rpath"
+            remedies=remedies.of("cuda.library-shadowed", entry.case)
+            if entry.case in ("rpath", "conda")
             else remedies(entry.case or "variable", folder=entry.folder),
             sources=same_on_all.basis.sources if same_on_all else (LD_SO,),
         )
