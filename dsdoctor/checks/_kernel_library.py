@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsdoctor.checks.gpu._reading import named
-from dsdoctor.facts import CudaToolkit, Gpu, Package, Section, State, TorchBuild
+from dsdoctor.checks.torch._gpus import serves
+from dsdoctor.facts import CudaToolkit, Extension, Gpu, Package, Section, State, TorchBuild
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import ComputeCapability, CudaVersion, LibraryVersion
@@ -44,6 +45,8 @@ class Installed:
     library: str
     package: Package
     lines: tuple[LibraryRequirement, ...]
+    targets: tuple[str, ...] = ()
+    """GPU targets in the fat binaries of its extensions, where they were read."""
 
     @property
     def name(self) -> str:
@@ -66,10 +69,21 @@ class Installed:
         return Severity.ERROR if all(row.basis.may_carry_error for row in self.lines) else Severity.WARNING
 
 
-def installed(packages: Sequence[Package], library: str, matrix: KernelLibraries, distributions: Sequence[str]) -> tuple[Installed, ...]:
+def installed(
+    packages: Sequence[Package],
+    library: str,
+    matrix: KernelLibraries,
+    distributions: Sequence[str],
+    extensions: Sequence[Extension] = (),
+) -> tuple[Installed, ...]:
     """The distributions of a library that are there."""
     return tuple(
-        Installed(library, package, tuple(row for row in matrix.requirements if row.may_be(package.name, package.version)))
+        Installed(
+            library,
+            package,
+            tuple(row for row in matrix.requirements if row.may_be(package.name, package.version)),
+            tuple(dict.fromkeys(target for part in extensions if part.package == package.name for target in part.gpu_targets)),
+        )
         for package in packages
         if package.name in distributions
     )
@@ -97,6 +111,9 @@ def on_gpus(found: Installed, gpus: Section[tuple[Gpu, ...]], remedies: Remedies
             reason="the compute capability of the GPUs is not known",
             settle="nvidia-smi --query-gpu=name,compute_cap --format=csv",
         )
+        return
+    if found.targets:
+        yield from _by_targets(found, kinds, remedies, case)
         return
     answers = [
         (gpu, [row.serves(capability) for row in found.lines])
@@ -130,6 +147,31 @@ def on_gpus(found: Installed, gpus: Section[tuple[Gpu, ...]], remedies: Remedies
             expected=f"compute capability {served}, or another back end of the engine",
             remedies=remedies(case),
             sources=found.sources,
+        )
+
+
+def _by_targets(found: Installed, kinds: Sequence[Gpu], remedies: Remedies, case: str) -> Iterator[Finding]:
+    """The installed build says itself which GPUs it has code for, whatever line of releases it belongs to."""
+    lacking = [
+        gpu for gpu in kinds if (capability := ComputeCapability.parse(gpu.compute_capability)) and not serves(found.targets, capability)
+    ]
+    if lacking:
+        yield Finding(
+            subject=found.name,
+            severity=Severity.WARNING,
+            summary=f"{found.name} has no code for {', '.join(_with_capability(gpu) for gpu in lacking)}; this build is for {' '.join(found.targets)}.",
+            cause="It does no harm as long as nothing is set to use it. Where it is used, it stops at the first call."
+            + "".join(f" {row.text}" for row in found.lines[:1] if len(found.lines) > 1),
+            evidence=(
+                found.evidence,
+                Evidence(where=f"extensions[{found.package.name}].gpu_targets", value=" ".join(found.targets)),
+                *(Evidence(where=f"gpus[{gpu.index}].compute_capability", value=gpu.compute_capability) for gpu in lacking),
+            ),
+            expected="a build with code for these GPUs, or another back end of the engine",
+            remedies=remedies(case),
+            sources=found.sources,
+            explains=("torch.lacks-gpu-arch",),
+            explains_only=(found.package.name,),
         )
 
 

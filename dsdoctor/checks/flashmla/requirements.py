@@ -1,11 +1,12 @@
 """FlashMLA does not fit the GPUs or torch of this node.
 
 What it looks at
-    FlashMLA where it is installed by itself (flash-mla built from upstream, sgl-flash-mla), the compute capability of the GPUs and the version of torch. In pasted logs: refusals that name it.
+    FlashMLA where it is installed by itself (flash-mla built from upstream, sgl-flash-mla), the compute capability of the GPUs, the GPU targets in its fat binaries and the version of torch. In
+    pasted logs: refusals that name it.
 
 Why it matters
     Its kernels are for Hopper (9.0) and data-centre Blackwell (10.x), and not every kernel for both: dense decoding is for Hopper, dense prefill for Blackwell. Upstream dropped Hopper and the
-    models V3 to V4.0 on 2026-09-30; its version does not tell on which side of that day a build stands. vLLM and SGLang build forks of their own: beside them, a top-level flash_mla means nothing.
+    models V3 to V4.0 on 2026-09-30; its version does not tell on which side of that day a build stands, its GPU targets do. vLLM and SGLang build forks of their own: beside them, a top-level flash_mla means nothing.
 
 Sources
     FlashMLA README (before and after 2026-09-30); package pages of sgl-flash-mla; matrices/kernel-libraries.
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._kernel_library import ENGINES, Said, installed, not_installed, of_an_unknown_line, on_gpus, on_torch
-from dsdoctor.facts import Gpu, LogEvent, Package, Section, TorchBuild
+from dsdoctor.facts import Extension, Gpu, LogEvent, Package, Section, TorchBuild
 from dsdoctor.findings import NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
@@ -33,7 +34,13 @@ FLASH_MLA = Package(name=UPSTREAM, version="1.0.0+ba89a34")
 SGLANG_FORK = Package(name="sgl-flash-mla", version="1.0.0")
 B200 = (Gpu(index=0, name="NVIDIA B200", compute_capability="10.0"),)
 A100 = (Gpu(index=0, name="NVIDIA A100-SXM4-80GB", compute_capability="8.0"),)
+H200 = (Gpu(index=0, name="NVIDIA H200", compute_capability="9.0"),)
 TORCH = TorchBuild(version="2.11.0+cu130", cuda="13.0")
+
+
+def _built(*targets: str) -> tuple[Extension, ...]:
+    return (Extension(package=UPSTREAM, package_version=FLASH_MLA.version, path="/s/flash_mla/cuda.abi3.so", gpu_targets=targets),)
+
 
 CASES = (
     Case(
@@ -64,13 +71,25 @@ CASES = (
         says="only supported on Hopper",
     ),
     Case(
+        title="Hopper, and the installed build is of the line that dropped it",
+        sections={"packages": (FLASH_MLA,), "gpus": H200, "torch_build": TORCH, "extensions": _built("sm_100a", "sm_103a")},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="sm_100a sm_103a",
+    ),
+    Case(
+        title="Hopper, and the installed build has code for it",
+        sections={"packages": (FLASH_MLA,), "gpus": H200, "torch_build": TORCH, "extensions": _built("sm_90a", "sm_100a")},
+        status=Status.PASS,
+    ),
+    Case(
         title="Blackwell, which every line of releases serves",
         sections={"packages": (FLASH_MLA,), "gpus": B200, "torch_build": TORCH},
         status=Status.PASS,
     ),
     Case(
         title="Hopper: the releases from 2026-09-30 on dropped it",
-        sections={"packages": (FLASH_MLA,), "gpus": (Gpu(index=0, name="NVIDIA H200", compute_capability="9.0"),), "torch_build": TORCH},
+        sections={"packages": (FLASH_MLA,), "gpus": H200, "torch_build": TORCH},
         status=Status.UNKNOWN,
         says="2026-09-30",
     ),
@@ -95,12 +114,13 @@ def requirements(
     packages: tuple[Package, ...],
     gpus: Section[tuple[Gpu, ...]],
     torch_build: Section[TorchBuild],
+    extensions: Section[tuple[Extension, ...]],
     kernel_libraries_matrix: KernelLibraries,
     remedies: Remedies,
 ) -> Iterator[Said]:
     """Compare an installed FlashMLA with the GPUs and torch."""
     engine = next((package.name for package in packages if package.name in ENGINES), "")
-    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS)
+    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS, extensions.value or ())
     judged = [one for one in found if one.package.name != UPSTREAM or not engine]
     if not judged:
         yield NotApplicable(reason=f"{engine} uses its own fork of FlashMLA") if found else not_installed(packages, LIBRARY)
