@@ -20,7 +20,21 @@ from dsdoctor.facts import EnvironmentVariable, Snapshot
 SECRET = "<redacted>"
 
 FREE_TEXT = frozenset(
-    {"value", "why", "detail", "text", "evidence", "error_text", "import_error", "cuda_error", "cudnn_error", "status", "label", "made_by"}
+    {
+        "value",
+        "why",
+        "detail",
+        "text",
+        "evidence",
+        "error_text",
+        "import_error",
+        "cuda_error",
+        "cudnn_error",
+        "error",
+        "status",
+        "label",
+        "made_by",
+    }
     | {"where", "interfaces", "via"}
 )
 """Fields with text that people and programs wrote: only there can an address or a bare host name stand."""

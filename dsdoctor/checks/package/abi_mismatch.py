@@ -46,6 +46,17 @@ BUILT_FOR = re.compile(r"\+cu(\d+)torch(\d+\.\d+)")
 
 ENGINES = ("vllm", "sglang", "sgl-kernel", "sglang-kernel")
 COMPANIONS = ("torchvision", "torchaudio")
+WHEELS_ONLY = ("fa3-fwd", "sgl-flash-mla", "sgl-deep-gemm", "sgl-deep-ep", "torchao", "tilelang")
+"""Published as wheels: installing the same release again brings the same file."""
+IMPORTED_AS = {
+    "fa3-fwd": "fa3_fwd_interface",
+    "sgl-flash-mla": "flash_mla",
+    "sgl-deep-gemm": "deep_gemm",
+    "sgl-deep-ep": "deep_ep",
+    "transformer-engine-cu12": "transformer_engine",
+    "transformer-engine-cu13": "transformer_engine",
+}
+"""Modules whose import loads the extension, where the name of the package does not tell."""
 
 CU130 = TorchBuild(version="2.11.0+cu130", cuda="13.0")
 C10 = MissingSymbol(symbol="_ZN3c104cuda9SetDeviceEab", provider="libc10_cuda", readable="c10::cuda::SetDevice")
@@ -119,6 +130,24 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.ERROR,
         says="libcudart.so.12",
+    ),
+    Case(
+        title="fa3-fwd 0.0.1, a wheel for CUDA 12, beside CUDA 13",
+        sections={
+            "torch_build": CU130,
+            "extensions": (
+                Extension(
+                    package="fa3-fwd",
+                    package_version="0.0.1",
+                    path="/v/fa3_fwd/_C.abi3.so",
+                    missing_libraries=("libcudart.so.12",),
+                    cuda_major=12,
+                ),
+            ),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="It was built for CUDA 12",
     ),
     Case(
         title="both CUDA runtimes are installed: it loads, with two runtimes in a process",
@@ -383,6 +412,8 @@ def _provider(symbol: str) -> str:
 
 def _remedies(package: str, version: str, build: TorchBuild | None, cuda: CudaVersion | None, remedies: Remedies) -> tuple[Remedy, ...]:
     fill = {"package": package}
+    if package in IMPORTED_AS:
+        fill["module"] = IMPORTED_AS[package]
     public = version.partition("+")[0]
     if public:
         fill |= {"version": public, "vllm_version": public, "sglang_version": public}
@@ -398,6 +429,8 @@ def _remedies(package: str, version: str, build: TorchBuild | None, cuda: CudaVe
     if package in ENGINES:
         fill.pop("sglang_version" if package == "vllm" else "vllm_version", None)
         return remedies("engine", **(fill if package in ("vllm", "sglang") else {"cu": fill["cu"]} if "cu" in fill else {}))
+    if package in WHEELS_ONLY:
+        return remedies("other-release", **fill)
     if BUILT_FOR.search(version) or package == "flash-attn":
         return (*remedies("rebuild", **fill)[:2], *remedies("prebuilt-wheel", **fill)[:1])
     return remedies("rebuild", **fill)
