@@ -36,6 +36,7 @@ KINDS: Mapping[str, str] = {
     "engine-pitfalls": "dsdoctor.rows_stack:EnginePitfalls",
     "env-vars": "dsdoctor.rows:EnvVars",
     "error-codes": "dsdoctor.rows:ErrorCodes",
+    "fleet": "dsdoctor.rows_fleet:Fleet",
     "forward-compat": "dsdoctor.rows:ForwardCompat",
     "gpu-limits": "dsdoctor.rows:GpuLimits",
     "gpus": "dsdoctor.rows:Gpus",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -117,13 +118,16 @@ def test_mig_names_keep_their_form(written: str) -> None:
     assert value in ("MIG-00000002-0000-0000-0000-000000000000", f"MIG-{uuids[0]}/1/0")
 
 
-def test_the_cluster_uuid_goes_and_the_zero_one_stays() -> None:
+def test_the_cluster_uuid_goes_but_tells_which_nodes_share_a_fabric() -> None:
     def cluster(uuid: str) -> str:
         gpu = Gpu(index=0, fabric=FabricState(state="completed", cluster_uuid=uuid))
         found = (redact(snapshot(gpus=(gpu,))).sections.gpus.value or ())[0].fabric
         return found.cluster_uuid if found else ""
 
-    assert cluster("5a1d9a10-9999-4888-b777-666655554444") == "00000001-0000-0000-0000-000000000000"
+    pseudonym = cluster("5a1d9a10-9999-4888-b777-666655554444")
+    assert re.fullmatch("fabric-[0-9a-f]{12}", pseudonym)
+    assert cluster("5A1D9A10-9999-4888-b777-666655554444") == cluster(pseudonym) == pseudonym != cluster("5a1d9a10-9999-4888-b777-666655554445")
+    assert cluster("00000001-0000-0000-0000-000000000000") == "00000001-0000-0000-0000-000000000000"
     assert cluster("00000000-0000-0000-0000-000000000000") == "00000000-0000-0000-0000-000000000000"
 
 

@@ -15,6 +15,7 @@ from dsdoctor.cli.options import (
     FullOption,
     GpuOption,
     IgnoreOption,
+    LabelOption,
     MatrixOption,
     OnlyOption,
     OutputOption,
@@ -28,6 +29,7 @@ from dsdoctor.cli.options import (
     WaiversOption,
 )
 from dsdoctor.cli.steps import (
+    THIS_MACHINE,
     examining,
     finish,
     judge,
@@ -67,6 +69,7 @@ def check_command(
     timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
     matrix: MatrixOption = [],  # noqa: B006
+    label: LabelOption = "",
 ) -> None:
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
@@ -86,7 +89,7 @@ def check_command(
             if quick:
                 checks = tuple(item for item in checks if item.area != "smoke")
             load_what_judges(parts, checks)
-            snapshot = take_snapshot("this machine")
+            snapshot = take_snapshot(label or THIS_MACHINE)
         return report_on(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
 
     finish(run, format)
@@ -100,7 +103,7 @@ def record_command(
     quick: QuickOption = False,
     full: FullOption = False,
     timeout: TimeoutOption = 300.0,
-    label: Annotated[str, typer.Option("--label", help="What this node is, in your words; kept in the recording.")] = "",
+    label: LabelOption = "",
 ) -> None:
     """Save the facts of this node, redacted. Judges nothing."""
 
@@ -110,7 +113,7 @@ def record_command(
         with examining(
             python, "", timeout, not_quick if quick else lambda probe: "", smoke_level="full" if full else "default"
         ) as take_snapshot:
-            snapshot = take_snapshot(label or "this machine")
+            snapshot = take_snapshot(label or THIS_MACHINE)
         replay.save(redacted_copy(snapshot), output)
         if output != "-":
             print(f"recorded {output}; look at it anywhere with: dsdoctor replay {output}", file=sys.stderr)
@@ -214,7 +217,7 @@ def diff_command(
             if name != "live":
                 return judge(replay_source.load(name), parts, parts.checks, ())
             with examining(python, leave_out=not_quick) as take_snapshot:
-                return judge(redacted_copy(take_snapshot("this machine")), parts, parts.checks, ())
+                return judge(redacted_copy(take_snapshot(THIS_MACHINE)), parts, parts.checks, ())
 
         found = difference.diff(load(left), load(right))
         print_text(
@@ -238,6 +241,7 @@ def smoke_command(
     strict: StrictOption = False,
     timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
+    label: LabelOption = "",
 ) -> None:
     """Only the GPU tests, with numbers and the share of the hardware's peak, and what explains a test that fails."""
 
@@ -257,7 +261,7 @@ def smoke_command(
         checks = with_causes(chosen, parts.checks)
         level = "full" if full else "default"
         with examining(python, gpu, timeout, not_needed(checks), tuple(names), level) as take_snapshot:
-            snapshot = take_snapshot("this machine")
+            snapshot = take_snapshot(label or THIS_MACHINE)
         return report_on(snapshot, parts, checks, (), format, output, fail_on, strict, verbose, with_table=True)
 
     finish(run, format)

@@ -50,6 +50,9 @@ OutputOption = Annotated[
         help="Also write the report there; by suffix .json .md .xml (JUnit) .sarif .gitlab.json .prom .html .txt. Repeatable.",
     ),
 ]  # fmt: skip
+LabelOption = Annotated[
+    str, typer.Option("--label", metavar="TEXT", help="What this node is called, in your words; kept as it is, also where names are redacted.")
+]
 OnlyOption = Annotated[list[str], typer.Option("--only", metavar="ID", help="Run only this check or area. Repeatable, or a comma list.")]
 IgnoreOption = Annotated[
     list[str], typer.Option("--ignore", metavar="ID", help="Leave out this check or area. Repeatable, or a comma list.")

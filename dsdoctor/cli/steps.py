@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dsdoctor.sources.probe import Probe
     from dsdoctor.topology.graph import Topology
 
+THIS_MACHINE = "this machine"
+"""The label of a live node that nobody named."""
+
 
 def with_matrices(parts: Parts, directories: Sequence[str]) -> Parts:
     """The parts with a user's own matrices before all others; an error when one of them cannot be used."""
@@ -126,7 +129,7 @@ def this_node(gpus: Gpus) -> Node:
 
     needed = ("host", "driver", "nvml")
     with examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for advice") as take_snapshot:
-        return node_from_facts(take_snapshot("this machine").sections, gpus)
+        return node_from_facts(take_snapshot(THIS_MACHINE).sections, gpus)
 
 
 def this_topology() -> Topology:
@@ -135,13 +138,13 @@ def this_topology() -> Topology:
 
     needed = ("host", "pcie", "nvml")
     with examining(leave_out=lambda probe: "" if probe.name in needed else "not needed for the topology") as take_snapshot:
-        return from_facts.topology(take_snapshot("this machine").sections, "this machine")
+        return from_facts.topology(take_snapshot(THIS_MACHINE).sections, THIS_MACHINE)
 
 
 def these_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine, by NVML alone."""
     with examining(leave_out=lambda probe: "" if probe.name in ("host", "nvml") else "not needed for a plan") as take_snapshot:
-        return take_snapshot("this machine").sections.gpus.value or ()
+        return take_snapshot(THIS_MACHINE).sections.gpus.value or ()
 
 
 def measured_rate(directory: str) -> tuple[float, str]:
@@ -176,16 +179,22 @@ def python_version_of(path: str) -> str:
 
 
 def redacted_copy(snapshot: Snapshot) -> Snapshot:
-    """The snapshot as it may leave this machine; of a live one the names of machine and user are known for certain."""
+    """The snapshot as it may leave this machine; of a live one the names of machine and user are known for certain.
+
+    The label of a live one stays as it is: whoever examines a node and names it wants it to be found by that name.
+    """
+    import dataclasses
+
     from dsdoctor import redact
 
     if snapshot.origin.kind != "live":
         return redact.redact(snapshot)
     import pwd
 
+    users: list[str] = []
     with contextlib.suppress(KeyError):
-        return redact.redact(snapshot, hosts=(os.uname().nodename,), users=(pwd.getpwuid(os.getuid()).pw_name,))
-    return redact.redact(snapshot, hosts=(os.uname().nodename,))
+        users.append(pwd.getpwuid(os.getuid()).pw_name)
+    return dataclasses.replace(redact.redact(snapshot, hosts=(os.uname().nodename,), users=users), origin=snapshot.origin)
 
 
 def load_what_judges(parts: Parts, checks: Sequence[Check]) -> None:
