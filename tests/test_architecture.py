@@ -34,6 +34,8 @@ TYPES_ONLY = {"dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.
 """What a check may name as the type of a parameter, and not import: the matrices and the search are handed over when they are needed."""
 RENDER_MAY = {"dsdoctor.errors", "dsdoctor.findings", "dsdoctor.facts", "dsdoctor.plain", "dsdoctor.render", "dsdoctor.topology"}
 RENDER_ALSO = {
+    "fleet.py": {"dsdoctor.fleet.answer"},
+    "fleet_html.py": {"dsdoctor.fleet.answer"},
     "explain.py": {"dsdoctor.checks._check", "dsdoctor.matrix", "dsdoctor.plugins", "dsdoctor.remedies", "dsdoctor.sources"},
     "advice.py": {"dsdoctor.advise"},
     "matrix.py": {"dsdoctor.lint", "dsdoctor.matrix_commands", "dsdoctor.refresh", "dsdoctor.rows"},

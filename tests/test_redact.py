@@ -126,7 +126,12 @@ def test_the_cluster_uuid_goes_but_tells_which_nodes_share_a_fabric() -> None:
 
     pseudonym = cluster("5a1d9a10-9999-4888-b777-666655554444")
     assert re.fullmatch("fabric-[0-9a-f]{12}", pseudonym)
-    assert cluster("5A1D9A10-9999-4888-b777-666655554444") == cluster(pseudonym) == pseudonym != cluster("5a1d9a10-9999-4888-b777-666655554445")
+    assert (
+        cluster("5A1D9A10-9999-4888-b777-666655554444")
+        == cluster(pseudonym)
+        == pseudonym
+        != cluster("5a1d9a10-9999-4888-b777-666655554445")
+    )
     assert cluster("00000001-0000-0000-0000-000000000000") == "00000001-0000-0000-0000-000000000000"
     assert cluster("00000000-0000-0000-0000-000000000000") == "00000000-0000-0000-0000-000000000000"
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "topo": "topology",
     "advise": "stack",
     "plan": "stack",
+    "fleet": "fleet",
     "explain": "knowledge",
     "list": "knowledge",
     "matrix": "matrix",

@@ -51,7 +51,8 @@ OutputOption = Annotated[
     ),
 ]  # fmt: skip
 LabelOption = Annotated[
-    str, typer.Option("--label", metavar="TEXT", help="What this node is called, in your words; kept as it is, also where names are redacted.")
+    str,
+    typer.Option("--label", metavar="TEXT", help="What this node is called, in your words; kept as it is, also where names are redacted."),
 ]
 OnlyOption = Annotated[list[str], typer.Option("--only", metavar="ID", help="Run only this check or area. Repeatable, or a comma list.")]
 IgnoreOption = Annotated[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import functools
 import os
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from dsdoctor.cli.options import FailOn, Format, ReportFormat
+from dsdoctor.cli.options import FailOn, ReportFormat
 
 if TYPE_CHECKING:
     from dsdoctor.advise.node import Node
@@ -279,7 +280,7 @@ def smoke_table(snapshot: Snapshot) -> str:
     return smoke_render.render(rows, width=screen_width(), colour=wants_colour(), unicode=speaks_unicode())
 
 
-def finish(run: Callable[[], int], format: Format | ReportFormat) -> NoReturn:
+def finish(run: Callable[[], int], format: enum.Enum) -> NoReturn:
     """Run a command and exit with its code; an error is one sentence, a fault of ours says so, and JSON stays JSON."""
     from dsdoctor.errors import DsdoctorError
 
@@ -300,7 +301,7 @@ def finish(run: Callable[[], int], format: Format | ReportFormat) -> NoReturn:
     raise typer.Exit(code)
 
 
-def fail(message: str, code: int, format: Format | ReportFormat) -> NoReturn:
+def fail(message: str, code: int, format: enum.Enum) -> NoReturn:
     print(message, file=sys.stderr)
     if format.value != "terminal":
         from dsdoctor.render import formats

@@ -9,7 +9,7 @@ import contextlib
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dsdoctor import __version__
@@ -35,7 +35,8 @@ _TITLES = {fact.id: fact.title for fact in FACTS} | {"product": "GPU"}
 def store(limits: Limits) -> Store:
     """An empty store that keeps what these limits say is compared."""
     return Store(
-        packages=[name for row in limits.packages for name in row.names], of_one_node="|".join(f"(?:{row.regex})" for row in limits.of_one_node)
+        packages=[name for row in limits.packages for name in row.names],
+        of_one_node="|".join(f"(?:{row.regex})" for row in limits.of_one_node),
     )
 
 
@@ -47,7 +48,7 @@ def compare(reports: Store, knowledge: Knowledge, group_by: Sequence[str], today
         raise InputError(_nothing(reports.rejected))
     _facts(reports, limits, group_by)
     reports.run(_HIT)
-    _odd_facts(reports)
+    _odd_facts(reports, limits)
     _slow_gpus(reports, limits)
     _clocks(reports, limits)
     _domains(reports)
@@ -85,7 +86,9 @@ def _group_sql(keys: Sequence[str]) -> str:
             parts.append(f"coalesce(d.\"{key}\", '{key} not known')")
         elif family is not None:
             quoted = key.replace("'", "''")
-            parts.append(f"'{quoted.partition('.')[2]} ' || coalesce([o.value FOR o IN d.others IF o.fact = '{quoted}'][1], '{family.absent}')")
+            parts.append(
+                f"'{quoted.partition('.')[2]} ' || coalesce([o.value FOR o IN d.others IF o.fact = '{quoted}'][1], '{family.absent}')"
+            )
         else:
             families = tuple(f"{item.id}.NAME" for item in FAMILIES)
             raise unknown_name("--group-by key", key, (*GROUP_KEYS, *_TITLES, *families))
@@ -144,15 +147,16 @@ _HIT = (
 )
 
 
-def _odd_facts(reports: Store) -> None:
+def _odd_facts(reports: Store, limits: Limits) -> None:
     """NCCL must be the same on all ranks; a variable that is split evenly is a note."""
     reports.run(
         f"INSERT INTO hit SELECT CASE c.fact WHEN 'nccl' THEN '{NCCL_CHECK}' ELSE 'fleet.node-differs' END,"
         " CASE WHEN c.fact = 'nccl' THEN 'error' WHEN NOT c.has AND c.fact LIKE 'env.%' THEN 'info' ELSE 'warning' END,"
-        " 'fleet', c.grp, c.fact, CASE WHEN c.has AND few.n <= 6 THEN o.value ELSE '' END, CASE WHEN c.has THEN c.value ELSE '' END,"
+        " 'fleet', c.grp, c.fact, CASE WHEN c.has AND few.n <= $shown THEN o.value ELSE '' END, CASE WHEN c.has THEN c.value ELSE '' END,"
         " o.id, o.value, '', '', NULL"
         " FROM odd o JOIN consensus c ON c.grp = o.grp AND c.fact = o.fact"
-        " JOIN (SELECT grp, fact, count(DISTINCT value) AS n FROM odd GROUP BY grp, fact) few ON few.grp = o.grp AND few.fact = o.fact"
+        " JOIN (SELECT grp, fact, count(DISTINCT value) AS n FROM odd GROUP BY grp, fact) few ON few.grp = o.grp AND few.fact = o.fact",
+        shown=int(limits.limit("shown-values")),
     )
 
 
@@ -210,9 +214,20 @@ _NO_REPORT = (
 )
 _FINDINGS = (
     "INSERT INTO hit SELECT x.check, CASE WHEN x.severity IN ('error', 'warning', 'info') THEN x.severity ELSE 'info' END, 'node', '', '', '',"
-    " coalesce(x.expected, ''), id, concat_ws(': ', x.subject, x.summary), coalesce(x.root, ''), coalesce(x.cause, ''), x.remedy"
+    " coalesce(x.expected, ''), id, CASE WHEN contains(x.summary, x.subject) THEN x.summary ELSE concat_ws(': ', x.subject, x.summary) END, coalesce(x.root, ''), coalesce(x.cause, ''), x.remedy"
     " FROM (SELECT n.id, unnest(d.findings) AS x FROM node n JOIN digest d ON d.rowid = n.seq) WHERE x.check IS NOT NULL"
 )
+
+
+def findings(reports: Store) -> Iterator[tuple[Any, ...]]:
+    """Every row behind the problems, after `compare`: node, group, and the columns of `FINDING_COLUMNS` that follow."""
+    yield from reports.rows(
+        "SELECT n.name, n.grp, h.origin, h.check_id, h.severity, h.subject, h.detail, h.expected, h.root, n.source"
+        " FROM hit h JOIN (SELECT id, name, grp, source FROM node) n USING (id) ORDER BY n.id, h.severity, h.check_id, h.subject, h.detail"
+    )
+
+
+FINDING_COLUMNS = ("node", "group", "origin", "check", "severity", "subject", "text", "expected", "follows_from", "source")
 
 
 # --- gathered ---------------------------------------------------------------------------------------------------------
@@ -252,7 +267,7 @@ _CAUSES = {
 
 def _summary(check: str, subject: str, value: str, expected: str, detail: str, variants: int, nodes: int) -> str:
     if check == "fleet.slow-gpu":
-        return f"{subject} is slow: {detail}" if nodes == 1 else f"{subject} is slow on {nodes} nodes; such as {detail}"
+        return f"{subject} is slow: {detail}" if nodes == 1 else f"{subject} is slow on {nodes} nodes; the median is {expected}"
     if check == "fleet.no-report":
         return f"no report: {subject}"
     if check == "fleet.clock-skew":
@@ -260,8 +275,12 @@ def _summary(check: str, subject: str, value: str, expected: str, detail: str, v
     if check in (NCCL_CHECK, "fleet.node-differs", "fleet.domain-differs"):
         title = title_of(subject)
         if expected and value:
-            return f"{title} is {value}; the others have {expected}"
-        return f"{title} has {variants} other values; most have {expected}" if expected else f"{title} has {variants} values, and none is that of most nodes"
+            return f"{title}: {value}; most nodes: {expected}"
+        return (
+            f"{title}: {variants} other values; most nodes: {expected}"
+            if expected
+            else f"{title}: {variants} values, and none is that of most nodes"
+        )
     return detail if variants == 1 else f"{detail} (and {variants - 1} other wordings)"
 
 
@@ -352,7 +371,7 @@ def _notices(counts: Counts, twice: Mapping[str, int], versions: Mapping[str, in
 
 
 def _groups(reports: Store) -> tuple[Group, ...]:
-    members = {name: hosts for name, hosts in reports.rows("SELECT grp, list(name) FROM node WHERE kind = 'report' GROUP BY grp")}
+    members: dict[str, list[str]] = dict(reports.rows("SELECT grp, list(name) FROM node WHERE kind = 'report' GROUP BY grp"))
     others: dict[tuple[str, str], list[Value]] = {}
     for group, fact, value, names in reports.rows(
         "SELECT o.grp, o.fact, o.value, list(DISTINCT n.name) AS names FROM odd o JOIN (SELECT id, name FROM node) n USING (id)"
@@ -362,7 +381,9 @@ def _groups(reports: Store) -> tuple[Group, ...]:
     order = {fact.id: number for number, fact in enumerate(FACTS)}
     facts: dict[str, list[Consensus]] = {}
     varying: dict[str, list[str]] = {}
-    for group, fact, known, agree, value, has, varies in reports.rows("SELECT grp, fact, known, agree, value, has, varying FROM consensus ORDER BY fact"):
+    for group, fact, known, agree, value, has, varies in reports.rows(
+        "SELECT grp, fact, known, agree, value, has, varying FROM consensus ORDER BY fact"
+    ):
         if varies:
             varying.setdefault(group, []).append(fact)
             continue
@@ -385,9 +406,7 @@ def _groups(reports: Store) -> tuple[Group, ...]:
     )
 
 
-def _work(
-    reports: Store, knowledge: Knowledge, problems: Sequence[Problem], hosts_of: Mapping[int, list[str]]
-) -> tuple[Work, ...]:
+def _work(reports: Store, knowledge: Knowledge, problems: Sequence[Problem], hosts_of: Mapping[int, list[str]]) -> tuple[Work, ...]:
     """What to do, each remedy once: the first of every finding, and what the comparison asks for. Notes ask for nothing."""
     found: dict[tuple[Disruption, str], tuple[Remedy, set[str], set[str]]] = {}
 
@@ -412,27 +431,44 @@ def _work(
     ranked = list(Disruption)
     return tuple(
         Work(remedy=remedy, checks=tuple(sorted(checks)), nodes=len(names), hosts=folded(names))
-        for remedy, checks, names in sorted(found.values(), key=lambda item: (ranked.index(item[0].disruption), -len(item[2]), item[0].summary))
+        for remedy, checks, names in sorted(
+            found.values(), key=lambda item: (ranked.index(item[0].disruption), -len(item[2]), item[0].summary)
+        )
     )
 
 
 def _remedy(text: str) -> Remedy | None:
     """The remedy in a report of whatever version, as far as it has the shape that we know."""
-    with contextlib.suppress(ValueError):
+    try:
         data = json.loads(text)
-        if isinstance(data, dict) and isinstance(data.get("summary"), str):
-            words = {key: data[key] for key in ("summary", "when", "risk", "not_when") if isinstance(data.get(key), str)}
-            lists = {key: tuple(item for item in data.get(key) or () if isinstance(item, str)) for key in ("commands", "steps", "inspect", "sources")}
-            verify = data.get("verify")
-            return Remedy(
-                **words,
-                **lists,
-                verify=Verify(command=str(verify.get("command", "")), prints=str(verify.get("prints", ""))) if isinstance(verify, dict) else None,
-                disruption=Disruption(data.get("disruption", "none")),
-                needs_root=data.get("needs_root") is True,
-                drain=data.get("drain") is True,
-            )
-    return None
+    except ValueError:
+        return None
+    if not isinstance(data, dict) or not isinstance(data.get("summary"), str) or not data["summary"]:
+        return None
+
+    def word(key: str, holder: Mapping[str, Any] = data) -> str:
+        value = holder.get(key)
+        return value if isinstance(value, str) else ""
+
+    def words(key: str) -> tuple[str, ...]:
+        value = data.get(key)
+        return tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+
+    verify, disruption = data.get("verify"), data.get("disruption")
+    return Remedy(
+        summary=word("summary"),
+        when=word("when"),
+        commands=words("commands"),
+        steps=words("steps"),
+        inspect=words("inspect"),
+        verify=Verify(command=word("command", verify), prints=word("prints", verify)) if isinstance(verify, dict) else None,
+        disruption=Disruption(disruption) if disruption in {item.value for item in Disruption} else Disruption.NONE,
+        needs_root=data.get("needs_root") is True,
+        drain=data.get("drain") is True,
+        risk=word("risk"),
+        not_when=word("not_when"),
+        sources=words("sources"),
+    )
 
 
 _PLACE = re.compile(r"(?:line \d+(?:, column \d+)?|byte \d+|at \d+)")
@@ -445,7 +481,9 @@ def _rejections(rejected: Sequence[Rejected]) -> tuple[Rejection, ...]:
         groups.setdefault(_PLACE.sub("…", item.reason), []).append(item)
     return tuple(
         Rejection(
-            reason=items[0].reason if len(items) == 1 else reason, count=len(items), sources=tuple(item.source for item in items[:SHOWN_SOURCES])
+            reason=items[0].reason if len(items) == 1 else reason,
+            count=len(items),
+            sources=tuple(item.source for item in items[:SHOWN_SOURCES]),
         )
         for reason, items in sorted(groups.items(), key=lambda entry: (-len(entry[1]), entry[0]))
     )

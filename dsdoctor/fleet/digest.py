@@ -48,12 +48,12 @@ def _service(text: str) -> str:
 
 def _count(kind: str, word: str) -> str:
     devices = f"len([p FOR p IN f.pci_devices.value IF p.kind = '{kind}'])"
-    return f"CASE WHEN {devices} > 0 THEN {devices} || ' {word}' END"
+    return f"CASE WHEN {devices} > 0 THEN '{word}: ' || {devices} END"
 
 
 _GIB = "(1024 * 1024 * 1024)"
 _LINKS = "CASE WHEN g.nvlinks IS NOT NULL THEN len([l FOR l IN g.nvlinks IF l.active])::VARCHAR END"
-_NUMA = "array_to_string(list_sort([coalesce(g.numa_node, -1) FOR g IN f.gpus.value]), ' ')"
+_NUMA = "array_to_string(list_sort([g.numa_node FOR g IN f.gpus.value IF g.numa_node IS NOT NULL]), ' ')"
 _RDMA = "[i FOR i IN f.network_interfaces.value IF i.kind = 'rdma']"
 
 FACTS = (
@@ -74,8 +74,8 @@ FACTS = (
     Fact(
         "topology",
         "Topology",
-        "CASE WHEN f.gpus.value IS NOT NULL THEN concat_ws(', ', len(f.gpus.value) || ' GPUs',"
-        f" 'NUMA ' || nullif({_NUMA}, ''), {_each_gpu(_LINKS)} || ' NVLinks each',"
+        "CASE WHEN f.gpus.value IS NOT NULL THEN concat_ws(', ', 'GPUs: ' || len(f.gpus.value),"
+        f" 'NUMA: ' || nullif({_NUMA}, ''), 'NVLinks of each: ' || {_each_gpu(_LINKS)},"
         f" {_count('nvswitch', 'NVSwitches')}, {_count('nic', 'NICs')}, {_count('nvme', 'NVMe')}) END",
     ),
     Fact(
@@ -90,7 +90,7 @@ FACTS = (
     Fact("os", "Operating system", "f.platform.value.os_name"),
     Fact("architecture", "Architecture", "f.platform.value.architecture"),
     Fact("libc", "C library", "f.libc.value.family || ' ' || f.libc.value.version"),
-    Fact("cpu", "Processors", "concat_ws(', ', f.cpu.value.model, f.cpu.value.sockets || ' sockets', f.cpu.value.logical_cpus || ' CPUs')"),
+    Fact("cpu", "Processors", "concat_ws(', ', f.cpu.value.sockets || ' × ' || f.cpu.value.model, 'CPUs: ' || f.cpu.value.logical_cpus)"),
     Fact("memory", "Memory", f"round(f.memory.value.total_bytes / {_GIB} / 8)::BIGINT * 8 || ' GiB'"),
     Fact("shared-memory", "/dev/shm", f"round(f.shared_memory.value.total_bytes / {_GIB})::BIGINT || ' GiB'"),
     Fact(

@@ -83,7 +83,7 @@ def pieces(document: Document) -> Iterator[Document | Rejected]:
     """The single documents in the bytes of a small file."""
     packed = document.content.startswith((GZIP_MAGIC, ZSTANDARD_MAGIC))
     if packed or b"\n{" in document.content or not document.content.strip():
-        yield from split(io.BufferedReader(io.BytesIO(document.content)), document.source, document.stem)  # type: ignore[arg-type]
+        yield from split(io.BufferedReader(io.BytesIO(document.content)), document.source, document.stem)
     else:
         yield document
 
@@ -167,7 +167,7 @@ def _unpacked_zstandard(stream: IO[bytes]) -> IO[bytes]:
             except zstandard.ZstdError as error:
                 raise _Damaged(str(error)) from None
 
-    return io.BufferedReader(Reader(), 1 << 18)  # type: ignore[return-value]
+    return io.BufferedReader(Reader(), 1 << 18)
 
 
 def stem_of(path: str) -> str:

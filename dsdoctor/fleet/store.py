@@ -51,6 +51,7 @@ class Store:
             ("preserve_insertion_order", "false"),
             ("threads", str(_threads())),
             ("TimeZone", "UTC"),
+            ("enable_progress_bar", "false"),
         ):
             self.connection.execute(f"SET {setting} = '{value}'")
         self.connection.execute(f"CREATE TABLE digest ({digest.TABLE})")
@@ -95,12 +96,14 @@ class Store:
             if worker.error:
                 raise worker.error
 
-    def save(self, table: str, path: str) -> None:
-        """Write a table as Parquet, whole or not at all. Raises UsageError with the system's reason."""
+    def save(self, path: str) -> None:
+        """Write what is kept of the newest report of each node as Parquet, whole or not at all. Raises UsageError with the reason."""
         duckdb = _duckdb()
         temporary = os.path.join(os.path.dirname(os.path.abspath(path)), f".{os.path.basename(path)[:40]}.{os.getpid()}")
         try:
-            self.connection.execute(f"COPY {table} TO {_quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)")
+            self.connection.execute(
+                f"COPY (SELECT d.* FROM node n JOIN digest d ON d.rowid = n.seq ORDER BY n.id) TO {_quoted(temporary)} (FORMAT parquet, COMPRESSION zstd)"
+            )
             os.replace(temporary, path)
         except (duckdb.Error, OSError) as error:
             with contextlib.suppress(OSError):
@@ -131,11 +134,15 @@ class Store:
             found = {row[0]: row[1] for row in self.rows(f"DESCRIBE SELECT * FROM {source}")}
             missing = [name for name in ("source", "kind", "name", "families", "findings") if name not in found]
             if missing:
-                raise InputError(f"a Parquet file of another kind: it has no column {missing[0]}; fleet merge -o NAME.parquet writes what can be read")
+                raise InputError(
+                    f"a Parquet file of another kind: it has no column {missing[0]}; fleet merge -o NAME.parquet writes what can be read"
+                )
             columns = [name for name in digest.COLUMNS if name in found]
             values = ", ".join(f'CAST("{name}" AS {digest.COLUMNS[name][0]})' for name in columns)
             names = ", ".join(f'"{name}"' for name in columns)
-            self.run(f"INSERT INTO digest ({names}) SELECT {values} FROM {source} WHERE kind IN ('report', 'no-report') AND name IS NOT NULL")
+            self.run(
+                f"INSERT INTO digest ({names}) SELECT {values} FROM {source} WHERE kind IN ('report', 'no-report') AND name IS NOT NULL"
+            )
         except InputError as error:
             self.rejected.append(Rejected(path, str(error)))
         except duckdb.Error as error:
@@ -242,4 +249,3 @@ def _duckdb() -> Any:
         return importlib.import_module("duckdb")
     except ImportError:
         raise UsageError(INSTALL) from None
-

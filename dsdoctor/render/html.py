@@ -9,7 +9,7 @@ from dsdoctor.findings import Diagnosis, Outcome, Remedy, Report, Status
 from dsdoctor.render.account import amounts, block, line, open_questions
 from dsdoctor.render.terminal import cost_words
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _WORDS = {Status.NOT_APPLICABLE: "does not apply", Status.UNKNOWN: "could not tell"}
 CSS = """
 :root { color-scheme: light dark; --ground: #fff; --panel: #f6f8fa; --edge: #d1d9e0; --text: #1f2328; --dim: #59636e;
@@ -53,7 +53,7 @@ def render(report: Report) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n<title>{title}</title>\n<style>{CSS}</style>\n</head>\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n<title>{title}</title>\n<style>{CSS}</style>\n</head>\n'
         f"<body>\n{body}\n</body>\n</html>\n"
     )
 
