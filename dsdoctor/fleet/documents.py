@@ -65,7 +65,7 @@ def paths_of(names: Sequence[str]) -> Iterator[str]:
 def read(path: str) -> Iterator[Document | Rejected]:
     """A small file as one piece, which `pieces` takes apart; a large one document by document."""
     if path == "-":
-        yield from split(sys.stdin.buffer, STANDARD_INPUT, "stdin")
+        yield from split(io.BufferedReader(sys.stdin.buffer), STANDARD_INPUT, "stdin")  # type: ignore[type-var]
         return
     limit = PACKED_WHOLE_LIMIT_BYTES if path.endswith(PACKED) else WHOLE_LIMIT_BYTES
     try:
@@ -123,20 +123,19 @@ def _documents(stream: IO[bytes]) -> Iterator[tuple[int, bytes]]:
     """Line number and bytes of each document; no bytes for one that is too large."""
     parts: list[bytes] = []
     number, start, size = 0, 0, 0
-    line_begins = True
+    line_begins, complete = True, False
     while chunk := stream.readline(DOCUMENT_LIMIT_BYTES):
         number += line_begins
-        if parts and line_begins and chunk.startswith(b"{"):
+        if parts and line_begins and (complete or chunk.startswith(b"{")):
             yield start, b"".join(parts) if size <= DOCUMENT_LIMIT_BYTES else b""
             parts, size = [], 0
+        if parts or not chunk.isspace():
+            start = start if parts else number
+            size += len(chunk)
+            if size <= DOCUMENT_LIMIT_BYTES or not parts:
+                parts.append(chunk)
+            complete = line_begins and chunk.startswith((b"{", b"}")) and chunk.rstrip().endswith(b"}")
         line_begins = chunk.endswith(b"\n")
-        if not parts:
-            if chunk.isspace():
-                continue
-            start = number
-        size += len(chunk)
-        if size <= DOCUMENT_LIMIT_BYTES or not parts:
-            parts.append(chunk)
     if parts:
         yield start, b"".join(parts) if size <= DOCUMENT_LIMIT_BYTES else b""
 

@@ -1,4 +1,4 @@
-"""The reports of a fleet in a DuckDB of their own, on disk: what does not fit into memory is spilled, and all is gone when it is closed."""
+"""The reports of a fleet in a DuckDB of their own: what does not fit into the memory it may take is spilled to disk, and all is gone at the end."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Store:
     def __enter__(self) -> Store:
         duckdb = _duckdb()
         self._folder = tempfile.mkdtemp(prefix="dsdoctor-fleet-")
-        self.connection = duckdb.connect(os.path.join(self._folder, "fleet.duckdb"))
+        self.connection = duckdb.connect()
         for setting, value in (
             ("memory_limit", MEMORY_LIMIT),
             ("temp_directory", self._folder),

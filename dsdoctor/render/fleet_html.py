@@ -174,7 +174,7 @@ def _row(fact: Consensus) -> str:
     others = "<br>".join(f"<code>{_text(item.value)}</code> on {_hosts(item.hosts)}" for item in fact.others)
     value = f"<code>{_text(fact.value)}</code>" if fact.value is not None else '<span class="warning">none is that of most</span>'
     agree = f'<span class="bar"><span style="width:{share}%"></span></span>{fact.agree:,} of {fact.known:,}'
-    return f"<tr><td>{_text(fact.title)}</td><td>{value}</td><td class="number">{agree}</td><td>{others}</td></tr>"
+    return f'<tr><td>{_text(fact.title)}</td><td>{value}</td><td class="number">{agree}</td><td>{others}</td></tr>'
 
 
 def _nodes(fleet: Fleet) -> str:
