@@ -114,7 +114,7 @@ def merge(
                 else:
                     write_file(path, with_newline(_text(kind, fleet, reports, FILE_WIDTH, False, True, verbose)))
             print_text(_text(format, fleet, reports, screen_width(), wants_colour(), speaks_unicode(), verbose))
-        return _exit_code(fleet, fail_on, strict)
+        return exit_code(fleet, fail_on, strict)
 
     finish(run, format)
 
@@ -140,7 +140,7 @@ def _text(kind: FleetFormat, fleet: Fleet, reports: Store, width: int, colour: b
     return page.render(fleet, width=width, colour=colour, unicode=unicode, verbose=verbose)
 
 
-def _exit_code(fleet: Fleet, fail_on: FailOn, strict: bool) -> int:
+def exit_code(fleet: Fleet, fail_on: FailOn, strict: bool) -> int:
     """2 before 1: who is strict about the input cannot trust an answer that lacks some of it."""
     import sys
 

@@ -342,7 +342,7 @@ def _answer(
         groups=_groups(reports),
         problems=problems,
         work=_work(reports, knowledge, problems, hosts_of),
-        rejected=_rejections(reports.rejected),
+        rejected=rejections(reports.rejected),
         knowledge=knowledge.stamp(today),
         nodes=tuple(nodes),
     )
@@ -474,7 +474,7 @@ def _remedy(text: str) -> Remedy | None:
 _PLACE = re.compile(r"(?:line \d+(?:, column \d+)?|byte \d+|at \d+)")
 
 
-def _rejections(rejected: Sequence[Rejected]) -> tuple[Rejection, ...]:
+def rejections(rejected: Sequence[Rejected]) -> tuple[Rejection, ...]:
     """By reason, whatever the line it names."""
     groups: dict[str, list[Rejected]] = {}
     for item in sorted(rejected, key=lambda item: natural(item.source)):

@@ -12,7 +12,8 @@ import os
 import stat
 import sys
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -62,19 +63,29 @@ def paths_of(names: Sequence[str]) -> Iterator[str]:
             raise UsageError(f"{name}: there is no such file or folder; fleet merge takes reports of dsdoctor check --format json")
 
 
-def read(path: str) -> Iterator[Document | Rejected]:
+def stems_of(paths: Iterable[str]) -> dict[str, str]:
+    """What the node of each file is called when its report does not say: the file's name, with the folder where several have the same."""
+    stems = {path: stem_of(path) for path in paths}
+    shared = {stem for stem, times in Counter(stems.values()).items() if times > 1}
+    return {
+        path: f"{os.path.basename(os.path.dirname(os.path.abspath(path)))}/{stem}" if stem in shared else stem
+        for path, stem in stems.items()
+    }
+
+
+def read(path: str, stem: str) -> Iterator[Document | Rejected]:
     """A small file as one piece, which `pieces` takes apart; a large one document by document."""
     if path == "-":
-        yield from split(io.BufferedReader(sys.stdin.buffer), STANDARD_INPUT, "stdin")  # type: ignore[type-var]
+        yield from split(io.BufferedReader(sys.stdin.buffer), STANDARD_INPUT, stem)  # type: ignore[type-var]
         return
     limit = PACKED_WHOLE_LIMIT_BYTES if path.endswith(PACKED) else WHOLE_LIMIT_BYTES
     try:
         with open(path, "rb") as file:
             status = os.fstat(file.fileno())
             if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
-                yield Document(path, stem_of(path), file.read())
+                yield Document(path, stem, file.read())
             else:
-                yield from split(file, path, stem_of(path))
+                yield from split(file, path, stem)
     except OSError as error:
         yield Rejected(path, (error.strerror or str(error)).lower())
 
@@ -171,7 +182,7 @@ def _unpacked_zstandard(stream: IO[bytes]) -> IO[bytes]:
 
 def stem_of(path: str) -> str:
     """The file's name without folders and the suffixes of reports."""
-    name = os.path.basename(path)
+    name = "stdin" if path == "-" else os.path.basename(path)
     for suffix in (*PACKED, *SUFFIXES):
         if name.lower().endswith(suffix) and len(name) > len(suffix):
             name = name[: -len(suffix)]

@@ -16,7 +16,7 @@ from typing import Any
 
 from dsdoctor.errors import InputError, UsageError
 from dsdoctor.fleet import digest
-from dsdoctor.fleet.documents import PARQUET, Document, Rejected, paths_of, pieces, read
+from dsdoctor.fleet.documents import PARQUET, Document, Rejected, paths_of, pieces, read, stems_of
 
 MEMORY_LIMIT = "384MB"
 """What DuckDB may hold; the texts that are being read come on top."""
@@ -114,8 +114,8 @@ class Store:
     def _batches(self, paths: Sequence[str]) -> Iterator[list[Document]]:
         batch: list[Document] = []
         size = 0
-        for path in paths:
-            for item in read(path):
+        for path, stem in stems_of(paths).items():
+            for item in read(path, stem):
                 if isinstance(item, Rejected):
                     self.rejected.append(item)
                     continue
@@ -157,12 +157,12 @@ class _Worker(threading.Thread):
         self._store = store
         self._waiting = waiting
         self._connection = store.connection.cursor()
+        self._is_ready = False
         self._held = 0
         self.error: Exception | None = None
 
     def run(self) -> None:
         try:
-            self._connection.execute(f"CREATE TEMP TABLE parsed AS {digest.PARSED}")
             while (batch := self._waiting.get()) is not None:
                 if self.error is None:
                     self._guarded(batch)
@@ -200,6 +200,9 @@ class _Worker(threading.Thread):
     def _parse(self, documents: Sequence[Document], texts: Sequence[str]) -> None:
         if not documents:
             return
+        if not self._is_ready:
+            self._connection.execute(f"CREATE TEMP TABLE parsed AS {digest.PARSED}")
+            self._is_ready = True
         answer = self._connection.execute(
             f"{digest.PARSE} RETURNING source, r.schema",
             {"sources": [item.source for item in documents], "stems": [item.stem for item in documents], "texts": texts},
