@@ -40,7 +40,6 @@ class FleetFormat(str, enum.Enum):
     HTML = "html"
     CSV = "csv"
     FINDINGS_CSV = "findings-csv"
-    PARQUET = "parquet"
 
 
 SUFFIXES = {
@@ -49,7 +48,6 @@ SUFFIXES = {
     ".json": FleetFormat.JSON,
     ".html": FleetFormat.HTML,
     ".txt": FleetFormat.TERMINAL,
-    ".parquet": FleetFormat.PARQUET,
 }
 """The longer suffix comes before the one that it ends with."""
 FILE_WIDTH = 100
@@ -97,19 +95,20 @@ def merge(
         from dsdoctor.cli.steps import names_in
         from dsdoctor.errors import UsageError
         from dsdoctor.fleet import compare
+        from dsdoctor.fleet.documents import PARQUET
 
         for path in output:
-            if _format_of(path) is None:
-                raise UsageError(f"--output {path}: the format follows from the suffix, which is one of {' '.join(sorted(SUFFIXES))}")
-        if format is FleetFormat.PARQUET:
-            raise UsageError("Parquet goes into a file: -o NAME.parquet")
+            if _format_of(path) is None and not path.lower().endswith(PARQUET):
+                raise UsageError(
+                    f"--output {path}: the format follows from the suffix, which is one of {' '.join(sorted((*SUFFIXES, PARQUET)))}"
+                )
         knowledge = knowledge_of(matrix)
         with compare.store(knowledge.matrix("fleet")) as reports:
             reports.add(source)
             fleet = compare.compare(reports, knowledge, names_in([group_by]), datetime.date.today())
             for path in output:
-                kind = _format_of(path) or format
-                if kind is FleetFormat.PARQUET:
+                kind = _format_of(path)
+                if kind is None:
                     reports.save(path)
                 else:
                     write_file(path, with_newline(_text(kind, fleet, reports, FILE_WIDTH, False, True, verbose)))

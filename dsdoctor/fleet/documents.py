@@ -91,12 +91,13 @@ def read(path: str, stem: str) -> Iterator[Document | Rejected]:
 
 
 def pieces(document: Document) -> Iterator[Document | Rejected]:
-    """The single documents in the bytes of a small file."""
-    packed = document.content.startswith((GZIP_MAGIC, ZSTANDARD_MAGIC))
-    if packed or b"\n{" in document.content or not document.content.strip():
-        yield from split(io.BufferedReader(io.BytesIO(document.content)), document.source, document.stem)
-    else:
-        yield document
+    """The single documents in the bytes of a small file, unpacked."""
+    yield from split(io.BufferedReader(io.BytesIO(document.content)), document.source, document.stem)
+
+
+def is_packed(content: bytes) -> bool:
+    """Whether the bytes have to be unpacked."""
+    return content.startswith((GZIP_MAGIC, ZSTANDARD_MAGIC))
 
 
 def split(stream: IO[bytes], source: str, stem: str) -> Iterator[Document | Rejected]:

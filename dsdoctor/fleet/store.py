@@ -16,11 +16,11 @@ from typing import Any
 
 from dsdoctor.errors import InputError, UsageError
 from dsdoctor.fleet import digest
-from dsdoctor.fleet.documents import PARQUET, Document, Rejected, paths_of, pieces, read, stems_of
+from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, paths_of, pieces, read, stems_of
 
 MEMORY_LIMIT = "384MB"
 """What DuckDB may hold; the texts that are being read come on top."""
-BATCH_BYTES = 12 << 20
+BATCH_BYTES = 16 << 20
 """Text that one thread hands to DuckDB at once."""
 KEPT_AT_ONCE = 1000
 """Parsed reports from which a thread takes what matters; each time costs a tenth of a second."""
@@ -170,6 +170,8 @@ class _Worker(threading.Thread):
                 self._keep()
         except Exception as error:
             self.error = self.error or error
+        finally:
+            self._connection.close()
 
     def _guarded(self, batch: list[Document]) -> None:
         try:
@@ -179,44 +181,51 @@ class _Worker(threading.Thread):
 
     def _add(self, batch: list[Document]) -> None:
         documents: list[Document] = []
-        texts: list[str] = []
         size = 0
         while batch:
-            for item in pieces(batch.pop()):
-                text = _text_of(item) if isinstance(item, Document) else None
+            document = batch.pop()
+            for item in pieces(document) if is_packed(document.content) else (document,):
                 if isinstance(item, Rejected):
                     self._store.rejected.append(item)
-                elif text is None:
-                    self._store.rejected.append(_why(item))
-                else:
-                    documents.append(item)
-                    texts.append(text)
-                    size += len(text)
+                    continue
+                documents.append(item)
+                size += len(item.content)
                 if size >= BATCH_BYTES:
-                    self._parse(documents, texts)
-                    documents, texts, size = [], [], 0
-        self._parse(documents, texts)
+                    self._parse(documents)
+                    documents, size = [], 0
+        self._parse(documents)
 
-    def _parse(self, documents: Sequence[Document], texts: Sequence[str]) -> None:
-        if not documents:
-            return
-        if not self._is_ready:
-            self._connection.execute(f"CREATE TEMP TABLE parsed AS {digest.PARSED}")
-            self._is_ready = True
-        answer = self._connection.execute(
-            f"{digest.PARSE} RETURNING source, r.schema",
-            {"sources": [item.source for item in documents], "stems": [item.stem for item in documents], "texts": texts},
-        ).fetchall()
-        foreign = {source for source, schema in answer if schema not in (digest.REPORT, digest.NO_REPORT)}
-        self._store.rejected += [_why(document) for document in documents if document.source in foreign] if foreign else []
-        self._held += len(documents)
+    def _parse(self, documents: Sequence[Document]) -> None:
+        """Most files are one report, so a file is taken apart only when as a whole it is none: looking for a second one costs as much as parsing."""
+        texts = {item.source: text for item in documents if (text := _text_of(item)) is not None}
+        readable = [item for item in documents if item.source in texts]
+        failed = [item for item in documents if item.source not in texts]
+        if readable:
+            if not self._is_ready:
+                self._connection.execute(f"CREATE TEMP TABLE parsed AS {digest.PARSED}; BEGIN")
+                self._is_ready = True
+            answer = self._connection.execute(
+                f"{digest.PARSE} RETURNING source, r.schema",
+                {"sources": list(texts), "stems": [item.stem for item in readable], "texts": list(texts.values())},
+            ).fetchall()
+            foreign = {source for source, schema in answer if schema not in (digest.REPORT, digest.NO_REPORT)}
+            failed += [item for item in readable if item.source in foreign]
+            self._held += len(readable)
+        for item in failed:
+            parts = list(pieces(item)) if b"\n" in item.content else []
+            if len(parts) > 1:
+                self._store.rejected += [part for part in parts if isinstance(part, Rejected)]
+                self._parse([part for part in parts if isinstance(part, Document)])
+            else:
+                self._store.rejected.append(_why(item))
         if self._held >= KEPT_AT_ONCE:
             self._keep()
 
     def _keep(self) -> None:
         if self._held:
             self._connection.execute(digest.KEEP, {"packages": list(self._store.packages), "of_one_node": self._store.of_one_node})
-            self._connection.execute("TRUNCATE parsed")
+            # One transaction from one time to the next: a commit of a table with so many columns costs as much as parsing twenty reports.
+            self._connection.execute("TRUNCATE parsed; COMMIT; BEGIN")
             self._held = 0
 
 
