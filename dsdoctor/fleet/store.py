@@ -20,7 +20,7 @@ from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, pat
 
 MEMORY_LIMIT = "384MB"
 """What DuckDB may hold; the texts that are being read come on top."""
-BATCH_BYTES = 16 << 20
+BATCH_BYTES = 24 << 20
 """Text that one thread hands to DuckDB at once."""
 KEPT_AT_ONCE = 1000
 """Parsed reports from which a thread takes what matters; each time costs a tenth of a second."""
