@@ -82,7 +82,7 @@ def diagnose(
 ) -> Report:
     """The report on one snapshot. `today` decides what is stale or expired; every other answer follows from the arguments."""
     started = time.perf_counter()
-    judged = [_judge(check, snapshot.sections, knowledge, today) for check in checks]
+    judged = [_judge(check, snapshot, knowledge, today) for check in checks]
     has_trouble = False
     if snapshot.sections.log_events.value:
         judged, has_trouble = _with_log(judged, snapshot.sections, knowledge)
@@ -130,7 +130,9 @@ def exit_code(report: Report, *, fail_on: Severity | None = Severity.ERROR, stri
     return 1 if strict and report.counts.unknown else 0
 
 
-def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: datetime.date) -> _Judged:
+def _judge(check: Check, snapshot: Snapshot, knowledge: KnowledgeSource, today: datetime.date) -> _Judged:
+    sections = snapshot.sections
+
     def outcome(status: Status, reason: str = "", severity: Severity = check.severity, doubts: tuple[Doubt, ...] = ()) -> Outcome:
         unsettled = status in (Status.UNKNOWN, Status.CRASHED)
         return Outcome(
@@ -158,6 +160,8 @@ def _judge(check: Check, sections: Sections, knowledge: KnowledgeSource, today: 
             arguments["advice"] = knowledge.advice(sections)
         if "today" in check.extras:
             arguments["today"] = today
+        if "probed" in check.extras:
+            arguments["probed"] = bool(snapshot.probe_runs)
         said = list(check.judge(**arguments))
     except Exception as error:  # a check of ours that fails is an outcome, never the end of the report
         where = traceback.extract_tb(error.__traceback__)[-1]
@@ -316,6 +320,7 @@ def _diagnosis(item: _Found, consequences: Sequence[_Found]) -> Diagnosis:
         evidence=finding.evidence,
         expected=finding.expected,
         remedies=finding.remedies,
+        owner=finding.owner,
         explains=tuple(
             Consequence(check=one.check.id, severity=one.severity, subject=one.finding.subject, summary=one.finding.summary)
             for one in consequences

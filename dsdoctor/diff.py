@@ -31,6 +31,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "loader_hits": ("family", "soname", "asked_by"),
     "libstdcxx": ("path",),
     "directories": ("purpose",),
+    "mounts": ("path",),
     "device_nodes": ("path",),
     "network_interfaces": ("kind", "name"),
     "services": ("name",),

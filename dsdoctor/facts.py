@@ -194,6 +194,17 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MountPoint:
+    """One file system that this process can reach; where it comes from (server, device) is never collected."""
+
+    path: str
+    file_system: str
+    """ext4, xfs, nfs4, lustre, fuse.juicefs …"""
+    options: tuple[str, ...] = ()
+    """Without those that name servers, users or directories."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
     """The container this process runs in (the section is absent on a plain host)."""
 
@@ -291,6 +302,8 @@ class LoadedModules:
     names: tuple[str, ...]
     asked_for: tuple[str, ...] = ()
     """Where only some names were asked for (`lsmod | grep`): those; the absence of any other name then means nothing."""
+    complete: bool = False
+    """Every loaded module is among the names; otherwise only those that matter here are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -862,6 +875,8 @@ class Sections:
     identity: Section[Identity] = NOT_ASKED
     shared_memory: Section[SharedMemory] = NOT_ASKED
     directories: Section[tuple[Directory, ...]] = NOT_ASKED
+    mounts: Section[tuple[MountPoint, ...]] = NOT_ASKED
+    """Without the kernel's own file systems and the layers and private mounts of container engines."""
     container: Section[Container] = NOT_ASKED
     wsl: Section[Wsl] = NOT_ASKED
     virtualization: Section[Virtualization] = NOT_ASKED

@@ -122,6 +122,8 @@ class Finding:
     """Ids (or globs) of further checks whose findings follow from this one, beside those the check names."""
     explains_only: tuple[str, ...] = ()
     """Where it concerns single packages: their names. Only findings whose subject names one of them follow from it."""
+    owner: str = ""
+    """Who mends it, where the site says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +167,8 @@ class Diagnosis:
     remedies: tuple[Remedy, ...] = ()
     explains: tuple[Consequence, ...] = ()
     sources: tuple[str, ...] = ()
+    owner: str = ""
+    """Who mends it, where the site says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

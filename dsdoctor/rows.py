@@ -1572,6 +1572,15 @@ class SmokeCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LearnedRate:
+    """How much of a rate that good nodes reached is expected of the next one."""
+
+    share: float
+    text: str
+    basis: Basis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SmokeThresholds:
     """Limits for the numbers of smoke tests, and the causes that their texts name."""
 
@@ -1581,6 +1590,7 @@ class SmokeThresholds:
     sources: Mapping[str, Source]
     slowing_clock_reasons: tuple[str, ...]
     """Clock event reasons under which a low rate says nothing about the GPU itself."""
+    learned: LearnedRate
     limits: tuple[SmokeLimit, ...]
     causes: tuple[SmokeCause, ...]
 

@@ -24,7 +24,11 @@ PROBES: tuple[Probe, ...] = (
         ),
     ),
     Probe(
-        name="filesystems", module="dsdoctor.probes.filesystems", cost="instant", timeout_s=10, provides=("shared_memory", "directories")
+        name="filesystems",
+        module="dsdoctor.probes.filesystems",
+        cost="instant",
+        timeout_s=10,
+        provides=("shared_memory", "directories", "mounts"),
     ),
     Probe(
         name="driver",

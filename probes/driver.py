@@ -27,7 +27,7 @@ from dsdoctor.facts import (
 from dsdoctor.sources import loader
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
-from dsdoctor.sources.texts import RELEVANT_MODULES, parse_plain_version, parse_version, version_of
+from dsdoctor.sources.texts import parse_plain_version, parse_version, version_of
 
 from .services import container_evidence
 
@@ -101,7 +101,7 @@ def loaded_module_names(host: Host) -> Section[tuple[str, ...]]:
 def _loaded_modules(modules: Section[tuple[str, ...]]) -> Section[LoadedModules]:
     if modules.value is None:
         return unreadable(modules.why)
-    return known(LoadedModules(names=tuple(name for name in modules.value if name.startswith(RELEVANT_MODULES))), modules.found_via)
+    return known(LoadedModules(names=modules.value, complete=True), modules.found_via)
 
 
 def kernel_driver(host: Host, modules: Section[tuple[str, ...]]) -> Section[KernelDriver]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dsdoctor.facts import Directory, Section, SharedMemory, absent, known, unreadable
+from dsdoctor.facts import Directory, MountPoint, Section, SharedMemory, absent, known, unreadable
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
 from dsdoctor.sources.texts import readable
@@ -27,12 +27,23 @@ FIRST_OF_LIST = frozenset({"DG_JIT_CACHE_DIR"})
 """Variables that may name several directories, separated by colons; the first is written to."""
 LAYER_OPTIONS = ("lowerdir", "upperdir", "workdir")
 PSEUDO_FILE_SYSTEMS = frozenset({"proc", "sysfs", "cgroup", "cgroup2", "devpts", "securityfs"})
+KERNEL_FILE_SYSTEMS = frozenset(
+    {"binfmt_misc", "bpf", "configfs", "debugfs", "devtmpfs", "efivarfs", "fusectl", "mqueue", "nsfs", "pstore", "rpc_pipefs", "tracefs"}
+)
+PRIVATE_PLACES = (
+    "/etc/", "/proc/", "/sys/", "/usr/bin/", "/usr/lib/", "/run/", "/snap/",
+    "/var/lib/docker/", "/var/lib/containerd/", "/var/lib/containers/", "/var/lib/kubelet/",
+)  # fmt: skip
+"""Where container engines and services mount single files, layers and sockets for themselves."""
+NAMES_SOMEBODY = re.compile(r"^[a-z_]*(?:addr|user|uid|gid|name|domain|host|dir|key|pass|secret|token|cred)[a-z_]*=", re.IGNORECASE)
+"""Mount options that carry a name, an address or a place."""
+MOUNTS_LIMIT = 300
 
 
 def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
-    """Fill the sections shared_memory and directories."""
+    """Fill the sections shared_memory, directories and mounts."""
     mounts = read_mounts(host)
-    return {"shared_memory": _shared_memory(host, mounts), "directories": _directories(host, mounts)}
+    return {"shared_memory": _shared_memory(host, mounts), "directories": _directories(host, mounts), "mounts": _mount_points(mounts)}
 
 
 # --- mounts -----------------------------------------------------------------------------------------------------------
@@ -97,6 +108,21 @@ def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
 def told_options(mount: Mount | None) -> tuple[str, ...]:
     """The options of a mount without the layer directories of an overlay, which fill pages and tell nothing."""
     return tuple(option for option in mount.options if not option.startswith(LAYER_OPTIONS)) if mount else ()
+
+
+def _mount_points(mounts: Sequence[Mount]) -> Section[Any]:
+    """What is mounted, the last one of each path. Nothing is asked of the file systems: one whose server is gone would not answer."""
+    last = {mount.mount_point: mount for mount in mounts}
+    told = [
+        MountPoint(
+            path=readable(path),
+            file_system=mount.file_system,
+            options=tuple(option for option in told_options(mount) if not NAMES_SOMEBODY.search(option)),
+        )
+        for path, mount in sorted(last.items())
+        if mount.file_system not in PSEUDO_FILE_SYSTEMS | KERNEL_FILE_SYSTEMS and not path.startswith(PRIVATE_PLACES)
+    ]
+    return known(tuple(told[:MOUNTS_LIMIT]), MOUNTINFO) if mounts else unreadable(f"{MOUNTINFO} cannot be read")
 
 
 # --- shared memory ----------------------------------------------------------------------------------------------------

@@ -139,7 +139,8 @@ def test_no_driver_is_absent_not_unreadable(tmp_path):
     assert found["driver_module_file"].state is State.ABSENT
     assert KERNEL in found["driver_module_file"].why
     assert found["driver_libraries"].state is State.ABSENT
-    assert found["loaded_modules"].value.names == ("nouveau",)
+    assert found["loaded_modules"].value.names == ("ext4", "nouveau")
+    assert found["loaded_modules"].value.complete
 
 
 def test_nothing_readable_claims_nothing(tmp_path):

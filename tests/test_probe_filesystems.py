@@ -69,6 +69,28 @@ def test_shared_memory_missing_is_absent_and_a_missing_dev_is_unreadable(tmp_pat
     assert examined(tmp_path)["shared_memory"].state is State.ABSENT
 
 
+# --- mounts -----------------------------------------------------------------------------------------------------------
+
+
+def test_mounts_tell_no_server_no_name_and_no_private_place(node):
+    more = (
+        "42 27 0:42 / /scratch rw - lustre 10.0.0.1@o2ib:/fs rw,flock,lazystatfs\n"
+        "43 27 0:43 / /data rw - nfs4 10.0.0.2:/d rw,vers=4.2,clientaddr=10.0.0.9,addr=10.0.0.2\n"
+        "44 27 0:44 / /data ro - nfs4 10.0.0.2:/d ro,username=alice,hard\n"
+        "45 27 0:45 / /var/lib/docker/overlay2/x rw - overlay overlay rw\n"
+        "46 27 0:46 / /sys/kernel/debug rw - debugfs none rw\n"
+    )
+    plant(node, files={"/proc/self/mountinfo": MOUNTS + more})
+    section = examined(node)["mounts"]
+    found = {mount.path: (mount.file_system, mount.options) for mount in section.value}
+    assert sorted(found) == ["/", "/data", "/dev/shm", "/home", "/mnt/my models", "/scratch"]
+    assert found["/scratch"] == ("lustre", ("rw", "flock", "lazystatfs"))
+    assert found["/data"] == ("nfs4", ("ro", "hard")), "the last mount covers the others"
+    assert "10.0.0" not in json.dumps(to_plain(section))
+    (node / "proc/self/mountinfo").unlink()
+    assert examined(node)["mounts"].state is State.UNREADABLE
+
+
 # --- where directories are --------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,8 @@
 """What a check is: an id, a severity, a judging function whose parameters are its dependencies, and its cases.
 
 A parameter is a section of the snapshot (`gpus`), a matrix (`cudnn_matrix` is matrices/cudnn.yaml), or one of `remedies` (the remedies of this check, bound to
-the reader's platform), `advice` (which torch runs on this node, sought when it is asked) and `today`. The engine calls `judge` only when every needed section is known; a parameter annotated
+the reader's platform), `advice` (which torch runs on this node, sought when it is asked), `today` and `probed` (whether probes found these
+facts: then what they do not list is not there, which pasted text never shows). The engine calls `judge` only when every needed section is known; a parameter annotated
 `Section[...]` is handed over in whatever state it is, for checks that can judge without it.
 """
 
@@ -19,7 +20,7 @@ from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 Judge = Callable[..., Iterable[Finding | Doubt | NotApplicable]]
 
 SECTION_NAMES = frozenset(item.name for item in fields(Sections))
-EXTRA_NAMES = frozenset({"remedies", "advice", "today"})
+EXTRA_NAMES = frozenset({"remedies", "advice", "today", "probed"})
 MATRIX_SUFFIX = "_matrix"
 
 
@@ -53,6 +54,8 @@ class Check:
     optional_sections: tuple[str, ...] = ()
     matrices: tuple[str, ...] = ()
     extras: tuple[str, ...] = ()
+    text: str = ""
+    """The documentation of a check that is not a file, such as an expectation of a site."""
 
     @property
     def area(self) -> str:
@@ -62,7 +65,7 @@ class Check:
     @property
     def documentation(self) -> str:
         """The docstring of the check's file: a plain sentence, then what it looks at and why it matters."""
-        return inspect.cleandoc(sys.modules[self.judge.__module__].__doc__ or "")
+        return inspect.cleandoc(self.text or sys.modules[self.judge.__module__].__doc__ or "")
 
     @property
     def title(self) -> str:

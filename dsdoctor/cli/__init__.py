@@ -30,6 +30,7 @@ COMMANDS = {
     "explain": "knowledge",
     "list": "knowledge",
     "matrix": "matrix",
+    "expect": "expect",
 }
 """Command → the module of this package that has it, in the order of `--help`. A module with `app` is a group of commands."""
 
@@ -74,5 +75,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     asked = arguments[:1] if arguments[0] in COMMANDS else COMMANDS
     try:
         command_line(asked)(args=arguments, prog_name="dsdoctor")
+    except SystemExit as ended:
+        if ended.code != 2 or isinstance(ended.__context__, typer.Exit):  # then the command ended, in its own style
+            raise
+        raise SystemExit(_refused(arguments, ended.__context__)) from None
     except BrokenPipeError:
         leave_broken_pipe(0)
+
+
+def _refused(arguments: Sequence[str], error: BaseException | None) -> int:
+    """The exit code for arguments that the parser refused; in the style that they ask for, with its line."""
+    styles = [word.partition("=")[2] or after for word, after in zip(arguments, [*arguments[1:], ""]) if word.startswith("--exit-style")]
+    if not styles or styles[0] not in ("nagios", "npd", "nhc"):
+        return 2
+    from dsdoctor import exit_styles
+    from dsdoctor.render import formats
+
+    text = formats.failure(styles[0], getattr(error, "format_message", lambda: "wrong usage")(), 2)
+    if text:
+        print_text(text)
+    return exit_styles.of_failure(styles[0], 2)

@@ -33,6 +33,11 @@ def explain_command(
 
             print_text(files("dsdoctor").joinpath("report.schema.json").read_text(encoding="utf-8"))
             return 0
+        if check_id.partition(".")[0] == "expect":
+            import dsdoctor.expect
+
+            print_text(dsdoctor.expect.__doc__ or "")
+            return 0
         checks = {item.id: item for item in plugins.load().checks}
         if check_id not in checks:
             raise unknown_name("check", check_id, checks)

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsdoctor.cli.options import (
+    ExitStyle,
+    ExitStyleOption,
+    ExpectOption,
     FailOn,
     FailOnOption,
     Format,
@@ -24,6 +27,7 @@ from dsdoctor.cli.options import (
     ReportFormat,
     ReportFormatOption,
     StrictOption,
+    StyledFormatOption,
     TimeoutOption,
     VerboseOption,
     WaiversOption,
@@ -32,6 +36,7 @@ from dsdoctor.cli.steps import (
     THIS_MACHINE,
     examining,
     finish,
+    format_of,
     judge,
     knowledge_of,
     load_what_judges,
@@ -62,9 +67,11 @@ def check_command(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
-    format: ReportFormatOption = ReportFormat.TERMINAL,
+    expect: ExpectOption = "",
+    format: StyledFormatOption = None,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
+    exit_style: ExitStyleOption = ExitStyle.DEFAULT,
     strict: StrictOption = False,
     timeout: TimeoutOption = 300.0,
     verbose: VerboseOption = False,
@@ -73,9 +80,11 @@ def check_command(
 ) -> None:
     """Is this node fit for this stack? Probe it, judge it, say what to do."""
 
+    form = format_of(format, exit_style)
+
     def run() -> int:
         refuse_unknown_suffix(output)
-        prepared = prepare(only, ignore, waivers, matrix) if only or ignore or matrix else None
+        prepared = prepare(only, ignore, waivers, matrix, expect) if only or ignore or matrix or expect else None
         not_asked_for = not_needed(prepared[1]) if prepared else lambda probe: ""
         level = "full" if full else "default"
 
@@ -90,9 +99,9 @@ def check_command(
                 checks = tuple(item for item in checks if item.area != "smoke")
             load_what_judges(parts, checks)
             snapshot = take_snapshot(label or THIS_MACHINE)
-        return report_on(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose)
+        return report_on(snapshot, parts, checks, accepted, form, output, fail_on, strict, verbose, style=exit_style)
 
-    finish(run, format)
+    finish(run, form, exit_style)
 
 
 def record_command(
@@ -127,29 +136,35 @@ def replay_command(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
-    format: ReportFormatOption = ReportFormat.TERMINAL,
+    expect: ExpectOption = "",
+    format: StyledFormatOption = None,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
+    exit_style: ExitStyleOption = ExitStyle.DEFAULT,
     strict: StrictOption = False,
     verbose: VerboseOption = False,
     matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
     """The same judgement on recorded facts, on any machine, with no GPU."""
 
+    form = format_of(format, exit_style)
+
     def run() -> int:
         refuse_unknown_suffix(output)
         from dsdoctor.errors import UsageError
         from dsdoctor.sources import replay as replay_source
 
-        if len(source) > 1 and (format not in (ReportFormat.TERMINAL, ReportFormat.MARKDOWN) or output):
+        if len(source) > 1 and (form not in (ReportFormat.TERMINAL, ReportFormat.MARKDOWN) or output):
             raise UsageError(
                 "--output, and --format other than terminal and markdown, take one recording at a time: run once for each FILE"
             )
-        parts, checks, accepted = prepare(only, ignore, waivers, matrix)
+        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect)
         snapshots = [replay_source.load(name) for name in source]
-        return max(report_on(snapshot, parts, checks, accepted, format, output, fail_on, strict, verbose) for snapshot in snapshots)
+        return max(
+            report_on(snapshot, parts, checks, accepted, form, output, fail_on, strict, verbose, style=exit_style) for snapshot in snapshots
+        )
 
-    finish(run, format)
+    finish(run, form, exit_style)
 
 
 def triage_command(
@@ -157,6 +172,7 @@ def triage_command(
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
+    expect: ExpectOption = "",
     format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     explain_parse: Annotated[bool, typer.Option("--explain-parse", help="Show which lines were understood as what.")] = False,
@@ -177,7 +193,7 @@ def triage_command(
         from dsdoctor.sources.triage.capability import with_capabilities
         from dsdoctor.sources.triage.events import load_matcher
 
-        parts, checks, accepted = prepare(only, ignore, waivers, matrix)
+        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect)
         knowledge = knowledge_of(matrix)
         parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
         snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))

@@ -27,7 +27,18 @@ class ReportFormat(str, enum.Enum):
     GITLAB = "gitlab"
     PROMETHEUS = "prometheus"
     NAGIOS = "nagios"
+    NPD = "npd"
+    NHC = "nhc"
     HTML = "html"
+
+
+class ExitStyle(str, enum.Enum):
+    """Whose exit codes a run ends with."""
+
+    DEFAULT = "default"
+    NAGIOS = "nagios"
+    NPD = "npd"
+    NHC = "nhc"
 
 
 class FailOn(str, enum.Enum):
@@ -43,6 +54,18 @@ FormatOption = Annotated[Format, typer.Option("--format", "-f", help="What to pr
 ReportFormatOption = Annotated[
     ReportFormat, typer.Option("--format", "-f", metavar="NAME", help=f"What to print: {', '.join(item.value for item in ReportFormat)}.")
 ]
+StyledFormatOption = Annotated[
+    ReportFormat | None,
+    typer.Option(
+        "--format", "-f", metavar="NAME",
+        help=f"What to print: {', '.join(item.value for item in ReportFormat)}. Default: terminal, or what --exit-style wants.",
+    ),
+]  # fmt: skip
+ExitStyleOption = Annotated[
+    ExitStyle,
+    typer.Option("--exit-style", help="Exit codes and line of a caller: nagios, npd (node-problem-detector), nhc (Node Health Check)."),
+]
+ExpectOption = Annotated[str, typer.Option("--expect", metavar="FILE", help="YAML file of what this site wants of a node.")]
 OutputOption = Annotated[
     list[str],
     typer.Option(

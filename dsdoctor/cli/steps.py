@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 
-from dsdoctor.cli.options import FailOn, ReportFormat
+from dsdoctor.cli.options import ExitStyle, FailOn, ReportFormat
 
 if TYPE_CHECKING:
     from dsdoctor.advise.node import Node
@@ -40,14 +40,26 @@ def with_matrices(parts: Parts, directories: Sequence[str]) -> Parts:
     return dataclasses.replace(parts, matrices=(*map(str, overlays(directories)), *parts.matrices))
 
 
+def with_expectations(parts: Parts, path: str) -> Parts:
+    """The parts with a check for each expectation in a site's file."""
+    if not path:
+        return parts
+    import dataclasses
+
+    from dsdoctor.expect import checks
+    from dsdoctor.expect.read import load
+
+    return dataclasses.replace(parts, checks=(*parts.checks, *checks(load(path))))
+
+
 def prepare(
-    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = ()
+    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = (), expect: str = ""
 ) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
     from dsdoctor import plugins
     from dsdoctor import waivers as waiver_files
     from dsdoctor.checks import select
 
-    parts = with_matrices(plugins.load(), matrices)
+    parts = with_expectations(with_matrices(plugins.load(), matrices), expect)
     checks = select(parts.checks, only=names_in(only), ignore=names_in(ignore))
     accepted = waiver_files.load(waivers, known=[item.id for item in parts.checks]) if waivers else ()
     return parts, checks, accepted
@@ -248,9 +260,10 @@ def report_on(
     strict: bool,
     verbose: bool,
     with_table: bool = False,
+    style: ExitStyle = ExitStyle.DEFAULT,
 ) -> int:
     """Print the report and write its other forms. Only the screen shows real names: what machines read, and every file, is redacted."""
-    from dsdoctor import diagnose
+    from dsdoctor import exit_styles
 
     threshold = threshold_of(fail_on)
     if outputs or format is not ReportFormat.TERMINAL:
@@ -260,7 +273,10 @@ def report_on(
         for path in outputs:
             write_file(path, with_newline(formats.render(report, formats.of_file(path) or format.value, threshold)))
         if format is not ReportFormat.TERMINAL:
-            print_text(formats.render(report, format.value, threshold))
+            code = exit_styles.code(style.value, report, threshold, strict)
+            state = exit_styles.NAGIOS_WORDS[code] if style is ExitStyle.NAGIOS else ""
+            text = formats.render(report, format.value, threshold, strict=strict, state=state)
+            print_text(text) if text else None
     if format is ReportFormat.TERMINAL:
         from dsdoctor.render import terminal
 
@@ -268,7 +284,7 @@ def report_on(
         if with_table:
             print_text(f"{smoke_table(snapshot)}\n")
         print_text(terminal.render(report, width=screen_width(), colour=wants_colour(), verbose=verbose, unicode=speaks_unicode()))
-    return diagnose.exit_code(report, fail_on=threshold, strict=strict)
+    return exit_styles.code(style.value, report, threshold, strict)
 
 
 def smoke_table(snapshot: Snapshot) -> str:
@@ -280,7 +296,12 @@ def smoke_table(snapshot: Snapshot) -> str:
     return smoke_render.render(rows, width=screen_width(), colour=wants_colour(), unicode=speaks_unicode())
 
 
-def finish(run: Callable[[], int], format: enum.Enum) -> NoReturn:
+def format_of(format: ReportFormat | None, style: ExitStyle) -> ReportFormat:
+    """The format that was asked for, else the line of the exit style, else the screen."""
+    return format or (ReportFormat.TERMINAL if style is ExitStyle.DEFAULT else ReportFormat(style.value))
+
+
+def finish(run: Callable[[], int], format: enum.Enum, style: ExitStyle = ExitStyle.DEFAULT) -> NoReturn:
     """Run a command and exit with its code; an error is one sentence, a fault of ours says so, and JSON stays JSON."""
     from dsdoctor.errors import DsdoctorError
 
@@ -288,21 +309,25 @@ def finish(run: Callable[[], int], format: enum.Enum) -> NoReturn:
         code = run()
         sys.stdout.flush()
     except DsdoctorError as error:
-        fail(f"dsdoctor: {error}", 2, format)
+        fail(f"dsdoctor: {error}", 2, format, style)
     except BrokenPipeError:
         leave_broken_pipe(0)
     except KeyboardInterrupt:
-        fail("dsdoctor: interrupted", 130, format)
+        fail("dsdoctor: interrupted", 130, format, style)
     except Exception as error:
         import traceback
 
         traceback.print_exc()
-        fail(f"dsdoctor: a fault of dsdoctor itself, not of this node: {type(error).__name__}: {error}", 3, format)
+        fail(f"dsdoctor: a fault of dsdoctor itself, not of this node: {type(error).__name__}: {error}", 3, format, style)
     raise typer.Exit(code)
 
 
-def fail(message: str, code: int, format: enum.Enum) -> NoReturn:
+def fail(message: str, code: int, format: enum.Enum, style: ExitStyle = ExitStyle.DEFAULT) -> NoReturn:
     print(message, file=sys.stderr)
+    if style is not ExitStyle.DEFAULT:
+        from dsdoctor import exit_styles
+
+        code = exit_styles.of_failure(style.value, code)
     if format.value != "terminal":
         from dsdoctor.render import formats
 

@@ -58,6 +58,7 @@ def account(item: Diagnosis) -> str:
     lines += [f"Expected: {line(item.expected)}"] if item.expected else []
     for number, remedy in enumerate(item.remedies[:SHOWN_REMEDIES], 1):
         lines += remedy_lines(number, remedy)
+    lines += [f"Owner: {line(item.owner)}"] if item.owner else []
     lines += [f"This explains: {line(entry.check)} ({line(entry.subject)})" for entry in item.explains]
     return "\n".join([*lines, f"More: dsdoctor explain {line(item.check)}"])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dsdoctor.findings import Report, Severity
-from dsdoctor.render import github, gitlab, html, json, junit, markdown, nagios, prometheus, sarif, terminal
+from dsdoctor.render import github, gitlab, html, json, junit, markdown, nagios, nhc, npd, prometheus, sarif, terminal
 
 SUFFIXES: Mapping[str, str] = {
     ".sarif.json": "sarif",
@@ -29,10 +29,9 @@ _RENDERERS: Mapping[str, Callable[[Report], str]] = {
     "github": github.render,
     "gitlab": gitlab.render,
     "prometheus": prometheus.render,
-    "nagios": nagios.render,
     "html": html.render,
 }
-_FAILURES: Mapping[str, Callable[[str], str]] = {"github": github.failure, "nagios": nagios.failure}
+_FAILURES: Mapping[str, Callable[[str], str]] = {"github": github.failure, "nagios": nagios.failure, "npd": npd.failure}
 
 
 def of_file(path: str) -> str | None:
@@ -40,9 +39,15 @@ def of_file(path: str) -> str | None:
     return next((name for suffix, name in SUFFIXES.items() if path.lower().endswith(suffix)), None)
 
 
-def render(report: Report, name: str, fail_on: Severity | None) -> str:
-    """The report in the format of that name."""
-    return junit.render(report, fail_on) if name == "junit" else _RENDERERS[name](report)
+def render(report: Report, name: str, fail_on: Severity | None, *, strict: bool = False, state: str = "") -> str:
+    """The report in the format of that name; `state` is the word of a monitor where the exit code decides it."""
+    if name == "nagios":
+        return nagios.render(report, state)
+    if name == "nhc":
+        return nhc.render(report, fail_on, strict)
+    if name in ("junit", "npd"):
+        return (junit.render if name == "junit" else npd.render)(report, fail_on)
+    return _RENDERERS[name](report)
 
 
 def failure(name: str, message: str, code: int) -> str:

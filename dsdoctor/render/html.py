@@ -102,6 +102,7 @@ def _diagnosis(number: int, item: Diagnosis) -> str:
         _list("How we know", evidence),
         _paragraph("Expected: ", item.expected),
         *(_remedy(place, remedy) for place, remedy in enumerate(item.remedies, 1)),
+        _paragraph("Owner: ", item.owner),
         _list("This explains", follows),
         _folded("Sources", [_text(source) for source in item.sources]),
     ]

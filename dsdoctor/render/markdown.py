@@ -51,6 +51,8 @@ def _diagnosis(number: int, item: Diagnosis) -> str:
     if item.expected:
         parts.append(f"Expected: {prose(item.expected)}")
     parts += [_remedy(place, remedy) for place, remedy in enumerate(item.remedies[:SHOWN_REMEDIES], 1)]
+    if item.owner:
+        parts.append(f"Owner: {prose(item.owner)}")
     if item.explains:
         follows = sorted({f"{code(entry.check)} ({prose(entry.subject)})" for entry in item.explains})
         parts.append(f"This explains: {', '.join(follows)}")

@@ -439,6 +439,7 @@ def _diagnosis(number: int, item: Diagnosis, style: Style, verbose: bool) -> lis
     if item.cause:
         lines += [_title("Cause", style), *style.wrap(item.cause, "     ")]
     lines += _what_to_do(item, style, verbose)
+    lines += style.wrap(f"Owner: {item.owner}", "   ", "     ") if item.owner else []
     lines += _explained(item, style, verbose)
     if verbose and item.sources:
         lines += [_title("Sources", style), *(line for source in item.sources for line in style.wrap(source, "     ", "       "))]
@@ -479,7 +480,8 @@ def _what_to_do(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
     lines.append(_title("How to see that it is fixed", style))
     if common:
         lines += verify_lines(common, style, "     ")
-    lines += style.command(f"dsdoctor check --only {item.check}", "     ")
+    if common is None or f"--only {item.check}" not in common.command:
+        lines += style.command(f"dsdoctor check --only {item.check}", "     ")
     return lines
 
 
