@@ -62,6 +62,7 @@ class Expectation:
     where: str = ""
     """File and line."""
     file: str = ""
+    """The file as it stands in a command."""
 
     @property
     def id(self) -> str:
@@ -71,7 +72,7 @@ class Expectation:
     @property
     def subject(self) -> str:
         """What it is about: 'kernel module nvidia_peermem', 'driver'."""
-        return f"{self.kind.named} {self.of}" if self.kind.named else self.kind.text
+        return f"{self.kind.named} {self.of}" if self.kind.named else self.kind.name.replace("-", " ")
 
     @property
     def wanted(self) -> str:
@@ -99,7 +100,7 @@ def _check(expectation: Expectation) -> Check:
 
 
 def _sentence(expectation: Expectation) -> str:
-    subject = expectation.subject
+    subject = expectation.subject if expectation.kind.named else expectation.kind.text
     return f"{subject[0].upper()}{subject[1:]}: this site expects {expectation.wanted}"
 
 
@@ -158,10 +159,9 @@ def _compared(expectation: Expectation, seen: Sequence[Seen]) -> Iterator[Findin
 
 def _finding(expectation: Expectation, subject: str, how_it_is: str, evidence: Sequence[Evidence]) -> Finding:
     kind = expectation.kind
-    about = expectation.subject if kind.named else kind.name.replace("-", " ")
     return Finding(
         subject=subject,
-        summary=f"{about} {how_it_is}; this site expects {expectation.wanted}",
+        summary=f"{expectation.subject} {how_it_is}; this site expects {expectation.wanted}",
         cause=expectation.why,
         evidence=tuple(evidence),
         expected=expectation.want.text,

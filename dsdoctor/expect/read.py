@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 KEYS = ("kind", "of", "want", "severity", "owner", "remedy", "commands", "disruption", "why")
 HEAD_KEYS = ("owner", "severity", "expectations")
+IN_A_HOME = re.compile(r"/(?:home|homes|Users|root)/")
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?")
 
 
@@ -96,9 +97,14 @@ def _expectation(file: str, name: str, node: yaml.Node, owner: str, severity: Se
         disruption=_disruption(file, given["disruption"], f"{path}.disruption") if "disruption" in given else None,
         owner=text_of(file, given["owner"], f"{path}.owner") if "owner" in given else owner,
         why=text_of(file, given["why"], f"{path}.why") if "why" in given else "",
-        where=f"{file}:{node.start_mark.line + 1}",
-        file=shlex.quote(file),
+        where=f"{_told(file)}:{node.start_mark.line + 1}",
+        file=shlex.quote(_told(file)),
     )
+
+
+def _told(file: str) -> str:
+    """The path as reports name it: without a home directory, which names a person."""
+    return file.rpartition("/")[2] if IN_A_HOME.match(file) else file
 
 
 def _kind(file: str, node: yaml.Node, path: str) -> Kind:

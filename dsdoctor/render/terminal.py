@@ -692,6 +692,7 @@ AREAS = (
     _Area("Smoke tests", ("smoke",), _smoke_facts),
     _Area("Capacity", ("capacity",), _no_facts),
     _Area("Service", ("service",), _no_facts),
+    _Area("What this site expects", ("expect",), _no_facts),
 )
 
 
