@@ -24,6 +24,7 @@ from dsdoctor.expect.read import load, parse_text, remarks
 from dsdoctor.expect.want import Form, WantError, parse
 from dsdoctor.facts import (
     EnvironmentVariable,
+    Limit,
     LoadedModules,
     MountPoint,
     NetworkInterface,
@@ -191,6 +192,13 @@ def test_what_nodes_differ_in_is_commented_out_with_the_values() -> None:
     assert "# the nodes differ: 1 (1 of 3); 2 (1 of 3); 4 (1 of 3)\n  # gpu-count:\n" in text
     for name in names:
         assert failing(judged(text, replay.load(name))) == []
+
+
+@pytest.mark.parametrize("memlock", [None, 0, 64 << 10, 128 << 30, 2**64 - 4096])
+@pytest.mark.parametrize("power_w", [699.95, 700.0, 0.25])
+def test_numbers_are_learned_as_they_are(memlock: int | None, power_w: float) -> None:
+    odd = node(limits=known({"memlock": Limit(soft=memlock, hard=None)}), **first_gpu(HEALTHY, power_limit_w=power_w))
+    assert failing(judged(learn([odd], SHARE), odd)) == []
 
 
 @given(st.text(max_size=40), st.text(min_size=1, max_size=40))

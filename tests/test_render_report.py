@@ -422,7 +422,19 @@ def test_every_field_is_always_there_and_facts_are_as_recorded() -> None:
     report = broken()
     document = json.loads(json_render.render(report))
     first = document["diagnosis"][0]
-    assert set(first) == {"check", "severity", "subject", "summary", "cause", "evidence", "expected", "remedies", "explains", "sources"}
+    assert set(first) == {
+        "check",
+        "severity",
+        "subject",
+        "summary",
+        "cause",
+        "evidence",
+        "expected",
+        "remedies",
+        "explains",
+        "sources",
+        "owner",
+    }
     assert first["remedies"][1]["commands"] == [COPIED[2]]
     assert first["remedies"][1]["not_when"] == ""
     assert set(document["counts"]) == {"passed", "failed", "unknown", "crashed", "not_applicable", "waived", "errors", "warnings", "infos"}

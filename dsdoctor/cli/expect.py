@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
+from dsdoctor.cli.light import LightCommand, LightGroup
 from dsdoctor.cli.options import Format, FormatOption, MatrixOption
 from dsdoctor.cli.steps import finish, knowledge_of, print_text, screen_width, write_file
 
-app = typer.Typer(help="Files that say what a site wants of its nodes.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(cls=LightGroup, help="Files that say what a site wants of its nodes.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def learn(
     source: Annotated[
         list[str], typer.Argument(metavar="FILE…", help="Recordings or reports of nodes that are as they should be, or example:NAME.")
@@ -36,7 +37,7 @@ def learn(
     finish(run, Format.TERMINAL)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def lint(
     path: Annotated[str, typer.Argument(metavar="FILE", help="A file of expectations.")],
     format: FormatOption = Format.TERMINAL,
@@ -72,7 +73,7 @@ def lint(
     finish(run, format)
 
 
-@app.command()
+@app.command(cls=LightCommand)
 def kinds(format: FormatOption = Format.TERMINAL) -> None:
     """The kinds of expectation: what each looks at, and how its want is written."""
 

@@ -33,7 +33,7 @@ from typing import Any
 
 from dsdoctor.checks._check import Check
 from dsdoctor.expect.kinds import Kind, Seen
-from dsdoctor.expect.want import Form, Value, Want
+from dsdoctor.expect.want import Value, Want
 from dsdoctor.facts import Section, State
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Verify
 from dsdoctor.record import dataclass
@@ -183,8 +183,8 @@ def shown(value: Value | None) -> str:
     """A value as findings and learned files write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, float)):
-        return "unlimited" if math.isinf(value) else f"{value:.10g}" if value == round(value) else f"{value:.1f}"
+    if isinstance(value, float):
+        return "unlimited" if math.isinf(value) else f"{value:.10g}" if abs(value) < 1 else f"{value:.1f}".removesuffix(".0")
     return str(value)
 
 
@@ -193,6 +193,3 @@ def _subjects(names: Sequence[str]) -> str:
     if len(names) > 1 and all(name.startswith("GPU ") for name in names):
         return f"GPUs {', '.join(name.removeprefix('GPU ') for name in names)}"
     return ", ".join(names)
-
-
-__all__ = ["AREA", "Expectation", "Form", "Want", "checks", "shown"]

@@ -60,7 +60,11 @@ def learn(nodes: Sequence[Snapshot], rate_share: float) -> str:
     """The text of a file of expectations that each of the nodes meets; `rate_share` of the lowest rate is wanted of a GPU test."""
     learned = [item for kind in KINDS.values() if kind.name not in NOT_LEARNED for item in _learn(kind, nodes, rate_share)]
     names: Counter[str] = Counter()
-    lines = [f"# Learned from {counted(len(nodes), 'node')}; what is commented out is where they differ.", "expectations:"]
+    lines = [
+        f"# Learned from {counted(len(nodes), 'node')}; what is commented out is where they differ.",
+        "# Environment, limits and packages are those of the process that looked: a scheduler's differs from a shell's.",
+        "expectations:",
+    ]
     for item in learned:
         name = _name(item)
         names[name] += 1
@@ -130,12 +134,17 @@ def _want(kind: Kind, values: Sequence[Value]) -> str:
         return PRESENT
     if kind.name in SIZES:
         return f">= {math.floor(min(float(value) for value in values))}"
-    distinct = sorted({shown(value) for value in values})
+    distinct = sorted({_exact(value) for value in values})
     if kind.name == "limit" and distinct != [UNLIMITED]:
         return f">= {distinct[0]}"
     if kind.form is Form.NUMBER and len(distinct) > 1:
-        return f">= {shown(min(float(value) for value in values))}"
+        return f">= {_exact(min(value for value in values if not isinstance(value, str)))}"
     return "\n".join(glob.escape(text) for text in distinct) if kind.form is Form.TEXT else distinct[0]
+
+
+def _exact(value: Value) -> str:
+    """A value as it is, and not rounded for the eye."""
+    return f"{value:.9f}".rstrip("0").rstrip(".") if isinstance(value, float) and not math.isinf(value) else shown(value)
 
 
 def _rounded_down(value: float) -> str:

@@ -38,7 +38,7 @@ _COMPARES: dict[str, Callable[[Any, Any], bool]] = {
     "!=": operator.ne,
 }
 _BOUND = re.compile(r"\s*(>=|<=|==|!=|>|<|=)\s*(\S.*?)\s*")
-_NUMBER = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,9})?")
+_NUMBER = re.compile(r"[+-]?\d{1,20}(?:\.\d{1,9})?")
 
 
 class Form(enum.Enum):
@@ -103,7 +103,7 @@ def _to_number(word: str) -> float:
         return math.inf
     if not _NUMBER.fullmatch(word):
         raise WantError(f"'{word[:40]}' is not a number")
-    return float(word)
+    return float(word) if "." in word else int(word)
 
 
 def _version(texts: Sequence[str]) -> Callable[[Value], bool | None]:
