@@ -24,6 +24,7 @@ from dsdoctor.findings import (
     Diagnosis,
     Doubt,
     Finding,
+    FleetWords,
     KnowledgeStamp,
     NotApplicable,
     Notice,
@@ -44,6 +45,9 @@ class KnowledgeSource(Protocol):
 
     def remedies(self, check_id: str, sections: Sections) -> Any:
         """The remedies of a check, for the platform that the sections describe."""
+
+    def fleet_words(self, check_id: str, case: str, severity: Severity) -> FleetWords | None:
+        """What fleet tools call a finding of a check."""
 
     def advice(self, sections: Sections) -> Any:
         """What can run on the node that the sections describe; nothing is loaded before it is asked."""
@@ -88,7 +92,7 @@ def diagnose(
         judged, has_trouble = _with_log(judged, snapshot.sections, knowledge)
     all_notices = [*notices, *_probe_notices(snapshot), *_expired(waivers, today)]
     judged = [_waive(item, waivers, today) for item in judged]
-    diagnosis = _fold(judged)
+    diagnosis = _fold(judged, knowledge)
     outcomes = tuple(item.outcome for item in judged)
     stamp = knowledge.stamp(today)
     if stamp.stale:
@@ -285,7 +289,7 @@ class _Found:
         return not names or re.search(rf"(?<![\w-])(?:{names})(?![\w-])", other.finding.subject) is not None
 
 
-def _fold(judged: Sequence[_Judged]) -> tuple[Diagnosis, ...]:
+def _fold(judged: Sequence[_Judged], knowledge: KnowledgeSource) -> tuple[Diagnosis, ...]:
     """Findings by severity, then in the order of the log, then of the checks, each consequence under the root cause that explains it."""
     found = sorted(
         (_Found(item.check, finding, item.log_order) for item in judged for finding in item.findings),
@@ -300,7 +304,7 @@ def _fold(judged: Sequence[_Judged]) -> tuple[Diagnosis, ...]:
     consequences: dict[int, list[_Found]] = {}
     for number in sorted(cause_of):
         consequences.setdefault(_root(number, cause_of), []).append(found[number])
-    return tuple(_diagnosis(item, consequences.get(number, ())) for number, item in enumerate(found) if number not in cause_of)
+    return tuple(_diagnosis(item, consequences.get(number, ()), knowledge) for number, item in enumerate(found) if number not in cause_of)
 
 
 def _root(number: int, cause_of: Mapping[int, int]) -> int:
@@ -309,7 +313,11 @@ def _root(number: int, cause_of: Mapping[int, int]) -> int:
     return number
 
 
-def _diagnosis(item: _Found, consequences: Sequence[_Found]) -> Diagnosis:
+def _fleet(item: _Found, knowledge: KnowledgeSource) -> FleetWords | None:
+    return knowledge.fleet_words(item.check.id, item.finding.fleet_case, item.severity)
+
+
+def _diagnosis(item: _Found, consequences: Sequence[_Found], knowledge: KnowledgeSource) -> Diagnosis:
     finding = item.finding
     return Diagnosis(
         check=item.check.id,
@@ -322,10 +330,17 @@ def _diagnosis(item: _Found, consequences: Sequence[_Found]) -> Diagnosis:
         remedies=finding.remedies,
         owner=finding.owner,
         explains=tuple(
-            Consequence(check=one.check.id, severity=one.severity, subject=one.finding.subject, summary=one.finding.summary)
+            Consequence(
+                check=one.check.id,
+                severity=one.severity,
+                subject=one.finding.subject,
+                summary=one.finding.summary,
+                fleet=_fleet(one, knowledge),
+            )
             for one in consequences
         ),
         sources=finding.sources or tuple(dict.fromkeys(source for remedy in finding.remedies for source in remedy.sources)),
+        fleet=_fleet(item, knowledge),
     )
 
 

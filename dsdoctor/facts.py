@@ -409,6 +409,18 @@ class RemappedRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetiredPages:
+    """Memory pages that were taken out of use; GPUs before Ampere, which cannot remap rows."""
+
+    single_bit: int | None = None
+    """Pages retired for several corrected errors."""
+    double_bit: int | None = None
+    """Pages retired for an uncorrectable error."""
+    pending: bool | None = None
+    """Pages wait for the next reset to be retired."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PcieLink:
     """A PCIe link; generation as 1 to 6, width in lanes."""
 
@@ -487,6 +499,7 @@ class Gpu:
     ecc_pending: bool | None = None
     ecc: EccCounters | None = None
     remapped_rows: RemappedRows | None = None
+    retired_pages: RetiredPages | None = None
     recovery_action: int | None = None
     """NVML field 230: 0 none, 1 reset, 2 reboot, 3 drain P2P, 4 drain and reset …"""
     sm_clock_mhz: int | None = None
@@ -529,6 +542,15 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AerCounters:
+    """Errors that a device reported through PCIe Advanced Error Reporting since boot (`aer_dev_*` of sysfs)."""
+
+    correctable: int | None = None
+    nonfatal: int | None = None
+    fatal: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PciDevice:
     """A GPU, NVSwitch, NIC, NVMe disk or a bridge above one of them."""
 
@@ -550,6 +572,29 @@ class PciDevice:
     """Request or completion redirect on, read from configuration space (root only)."""
     interfaces: tuple[str, ...] = ()
     """Network or InfiniBand names of a NIC: mlx5_0, eth0."""
+    aer: AerCounters | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RdmaPort:
+    """One port of an RDMA adapter (`/sys/class/infiniband`)."""
+
+    adapter: str
+    """mlx5_0, bnxt_re0, efa_0 …"""
+    port: int = 1
+    link_layer: str = ""
+    """InfiniBand or Ethernet (RoCE)."""
+    state: str = ""
+    """down, init, armed or active."""
+    physical_state: str = ""
+    """linkup, polling, disabled …"""
+    rate_gbit_per_s: float | None = None
+    link_downed: int | None = None
+    """How often the link went down since the adapter was started."""
+    firmware: str = ""
+    board_id: str = ""
+    """The board that the firmware was made for; two boards have two firmwares."""
+    adapter_type: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -826,6 +871,53 @@ class SmokeResult:
     elapsed_s: float = 0.0
 
 
+# --- looking twice ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CounterGrowth:
+    """One counter at two moments."""
+
+    gpu: int | None = None
+    """NVML index; None for a counter of another device."""
+    device: str = ""
+    """PCI address, for counters of the bus."""
+    counter: str
+    """Path of the value in its record: pcie.replay_count, ecc.volatile_uncorrected, nvlinks.crc_errors (all links), nvlinks[3].crc_errors."""
+    before: int
+    after: int
+
+    @property
+    def grown(self) -> int:
+        """By how much; 0 when it fell, as a reset makes it."""
+        return max(0, self.after - self.before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """How counters grew between two readings."""
+
+    seconds: float
+    under_load: bool = False
+    """Whether the GPU tests ran in between."""
+    counters: tuple[CounterGrowth, ...] = ()
+
+    def of_gpu(self, index: int, counter: str) -> CounterGrowth | None:
+        """A counter of a GPU."""
+        return next((item for item in self.counters if item.gpu == index and item.counter == counter), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settling:
+    """How long states that settle by themselves were waited for (`--settle`)."""
+
+    waited_s: float
+    settled: tuple[str, ...] = ()
+    """What was in motion and came to rest: 'fabric of GPU 0', 'nvidia-imex'."""
+    unsettled: tuple[str, ...] = ()
+    """What was still in motion at the end."""
+
+
 # --- pasted logs ------------------------------------------------------------------------------------------------------
 
 
@@ -894,6 +986,7 @@ class Sections:
     nvml_versions: Section[NvmlVersions] = NOT_ASKED
     gpus: Section[tuple[Gpu, ...]] = NOT_ASKED
     pci_devices: Section[tuple[PciDevice, ...]] = NOT_ASKED
+    rdma_ports: Section[tuple[RdmaPort, ...]] = NOT_ASKED
     iommu: Section[Iommu] = NOT_ASKED
     cuda_toolkits: Section[tuple[CudaToolkit, ...]] = NOT_ASKED
     host_compilers: Section[tuple[HostCompiler, ...]] = NOT_ASKED
@@ -910,6 +1003,8 @@ class Sections:
     module_imports: Section[tuple[ModuleImport, ...]] = NOT_ASKED
     disk: Section[DiskRates] = NOT_ASKED
     smoke: Section[tuple[SmokeResult, ...]] = NOT_ASKED
+    growth: Section[Growth] = NOT_ASKED
+    settling: Section[Settling] = NOT_ASKED
     commands: Section[tuple[Command, ...]] = NOT_ASKED
     log_events: Section[tuple[LogEvent, ...]] = NOT_ASKED
 

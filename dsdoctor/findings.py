@@ -102,6 +102,16 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FleetWords:
+    """What fleet tools call a finding."""
+
+    dcgm_severity: str
+    """RESET, ISOLATE, TRIAGE, CONFIG or MONITOR (NVIDIA DCGM)."""
+    recommended_action: str
+    """NONE, COMPONENT_RESET, CONTACT_SUPPORT, RESTART_VM, RESTART_BM or UNKNOWN (NVIDIA NVSentinel)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A problem that is there: what is wrong, how we know, what was expected, what to do."""
 
@@ -124,6 +134,8 @@ class Finding:
     """Where it concerns single packages: their names. Only findings whose subject names one of them follow from it."""
     owner: str = ""
     """Who mends it, where the site says so."""
+    fleet_case: str = ""
+    """Which of the check's findings this is to fleet tools (`case` of matrices/fleet-words); empty where they make no difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +163,7 @@ class Consequence:
     severity: Severity
     subject: str
     summary: str
+    fleet: FleetWords | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +182,7 @@ class Diagnosis:
     sources: tuple[str, ...] = ()
     owner: str = ""
     """Who mends it, where the site says so."""
+    fleet: FleetWords | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import Any
 
 from dsdoctor.errors import MatrixError
 from dsdoctor.facts import Sections
-from dsdoctor.findings import KnowledgeStamp
+from dsdoctor.findings import FleetWords, KnowledgeStamp, Severity
 from dsdoctor.plain import PlainError, from_plain
 
 SCHEMA = 1
@@ -37,6 +37,7 @@ KINDS: Mapping[str, str] = {
     "env-vars": "dsdoctor.rows:EnvVars",
     "error-codes": "dsdoctor.rows:ErrorCodes",
     "fleet": "dsdoctor.rows_fleet:Fleet",
+    "fleet-words": "dsdoctor.rows_health:FleetWords",
     "forward-compat": "dsdoctor.rows:ForwardCompat",
     "gpu-limits": "dsdoctor.rows:GpuLimits",
     "gpus": "dsdoctor.rows:Gpus",
@@ -47,6 +48,7 @@ KINDS: Mapping[str, str] = {
     "kernel-packages": "dsdoctor.rows_stack:KernelPackages",
     "links": "dsdoctor.rows_stack:Links",
     "nccl": "dsdoctor.rows:Nccl",
+    "nvlink-xids": "dsdoctor.rows_health:NvlinkXids",
     "nvidia-wheels": "dsdoctor.rows:NvidiaWheels",
     "smoke-thresholds": "dsdoctor.rows:SmokeThresholds",
     "stack-needs": "dsdoctor.rows_needs:StackNeeds",
@@ -104,6 +106,11 @@ class Knowledge:
         from dsdoctor.remedies import remedies_for
 
         return remedies_for(check_id, sections, self.load_table)
+
+    def fleet_words(self, check_id: str, case: str, severity: Severity) -> FleetWords | None:
+        """What fleet tools call a finding of a check."""
+        row = self.matrix("fleet-words").of(check_id, case, severity.value)
+        return FleetWords(dcgm_severity=row.dcgm, recommended_action=row.action) if row else None
 
     def advice(self, sections: Sections) -> Any:
         """What can run on the node that the sections describe; nothing is loaded before it is asked."""

@@ -60,6 +60,9 @@ class NoKnowledge:
     def remedies(self, check_id: str, sections: Sections) -> Any:
         return None
 
+    def fleet_words(self, check_id: str, case: str, severity: Severity) -> None:
+        return None
+
     def stamp(self, today: datetime.date) -> KnowledgeStamp:
         return KnowledgeStamp(digest="a1b2c3d4e5f60718", date="2026-11-29")
 
@@ -434,6 +437,7 @@ def test_every_field_is_always_there_and_facts_are_as_recorded() -> None:
         "explains",
         "sources",
         "owner",
+        "fleet",
     }
     assert first["remedies"][1]["commands"] == [COPIED[2]]
     assert first["remedies"][1]["not_when"] == ""

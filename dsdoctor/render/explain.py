@@ -18,6 +18,7 @@ from dsdoctor.render.terminal import Style, remedy_lines, verify_lines
 if TYPE_CHECKING:
     from dsdoctor.plugins import Parts
     from dsdoctor.remedies import RemedyRow
+    from dsdoctor.rows_health import FleetWord, FleetWords
 
 EXPLAIN_SCHEMA = "dsdoctor.explain/1"
 LIST_SCHEMA = "dsdoctor.list/1"
@@ -44,6 +45,7 @@ def explain(check: Check, rows: Sequence[RemedyRow] | None = None, *, width: int
         _facts_of(check, style),
         _remedies(remedies, style),
         _sources(remedies, style),
+        _fleet(check.id, style),
         *(_case(case, style) for case in check.cases),
         ["Run it alone:", *style.command(f"dsdoctor check --only {check.id}", "  ")],
     ]
@@ -66,6 +68,10 @@ def explain_json(check: Check, rows: Sequence[RemedyRow] | None = None) -> str:
             },
             "explains": list(check.explains),
             "settle": check.settle,
+            "fleet": [
+                {"case": row.case, "severity": row.severity, "dcgm_severity": row.dcgm, "recommended_action": row.action}
+                for row in _fleet_rows(check.id)
+            ],
             "remedies": [complete(row) for row in (rows_of(check.id) if rows is None else rows)],
             "cases": [
                 {
@@ -153,6 +159,22 @@ def _sources(rows: Sequence[RemedyRow], style: Style) -> list[str]:
     lines = [style.paint("Sources of the remedies", "bold")] if rows else []
     for source, number in _source_numbers(rows).items():
         lines += style.wrap(f"{number}. {source}", "  ", "     ")
+    return lines
+
+
+def _fleet_rows(check_id: str) -> tuple[FleetWord, ...]:
+    from dsdoctor.matrix import Knowledge
+
+    words: FleetWords = Knowledge().matrix("fleet-words")
+    return words.rows_of(check_id)
+
+
+def _fleet(check_id: str, style: Style) -> list[str]:
+    """What fleet tools call its findings."""
+    lines = [style.paint("For fleet tools", "bold")]
+    for row in _fleet_rows(check_id):
+        which = " ".join(part for part in (row.case, f"({row.severity})" if row.severity else "") if part) or "every other finding"
+        lines += style.wrap(f"{which}: DCGM severity {row.dcgm}, NVSentinel recommendedAction {row.action}", "  ", "    ")
     return lines
 
 

@@ -441,6 +441,9 @@ def _diagnosis(number: int, item: Diagnosis, style: Style, verbose: bool) -> lis
     lines += _what_to_do(item, style, verbose)
     lines += style.wrap(f"Owner: {item.owner}", "   ", "     ") if item.owner else []
     lines += _explained(item, style, verbose)
+    if verbose and item.fleet:
+        words = f"DCGM severity {item.fleet.dcgm_severity}, NVSentinel recommendedAction {item.fleet.recommended_action}"
+        lines += [_title("For fleet tools", style), *style.wrap(words, "     ", "       ")]
     if verbose and item.sources:
         lines += [_title("Sources", style), *(line for source in item.sources for line in style.wrap(source, "     ", "       "))]
     return lines
