@@ -34,6 +34,7 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "mounts": ("path",),
     "device_nodes": ("path",),
     "network_interfaces": ("kind", "name"),
+    "rdma_ports": ("adapter", "port"),
     "services": ("name",),
     "pci_devices": ("address",),
     "cuda_toolkits": ("path",),
@@ -51,8 +52,12 @@ VOLATILE = frozenset(
     | {"temperature_c", "temperature_margin_c", "memory_temperature_c", "power_w", "utilization_percent", "performance_state"}
     | {"sm_clock_mhz", "memory_clock_mhz", "clock_event_reasons", "memory_used_bytes", "processes", "generation"}
     | {"available_bytes", "free_bytes", "free_inodes", "replay_count", "replay_errors", "volatile_corrected", "aggregate_corrected"}
+    | {"link_downed"}
 )
 """Fields that differ between two looks at the same healthy node."""
+
+OF_A_RUN = frozenset({"growth", "settling"})
+"""Sections that tell of the examination, not of the node."""
 
 NOT_SET = "not set"
 
@@ -106,6 +111,8 @@ def diff(left: Snapshot | Report, right: Snapshot | Report) -> Difference:
     volatile: list[FactDifference] = []
     not_compared = []
     for section in dict.fromkeys((*left_facts, *right_facts)):
+        if section in OF_A_RUN:
+            continue
         states = [(facts.get(section) or {}).get("state", "not_asked") for facts in (left_facts, right_facts)]
         if "not_asked" in states:
             not_compared += [section] if states[0] != states[1] else []

@@ -21,6 +21,7 @@ PROBES: tuple[Probe, ...] = (
             "device_nodes",
             "environment",
             "network_interfaces",
+            "rdma_ports",
         ),
     ),
     Probe(

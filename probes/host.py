@@ -22,6 +22,7 @@ from dsdoctor.facts import (
     NetworkInterface,
     NumaNode,
     Platform,
+    RdmaPort,
     Section,
     Virtualization,
     Wsl,
@@ -52,6 +53,7 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
         "device_nodes": _device_nodes(host),
         "environment": _environment(host),
         "network_interfaces": _network_interfaces(host),
+        "rdma_ports": _rdma_ports(host),
     }
 
 
@@ -577,10 +579,43 @@ def _interface(host: Host, name: str) -> NetworkInterface:
 def _adapter(host: Host, name: str) -> NetworkInterface:
     ports = f"{ADAPTERS}/{glob.escape(name)}/ports/*"
     states = [host.first_line(path) or "" for path in host.glob(f"{ports}/state")]
-    rates = [re.match(r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec", host.first_line(path) or "") for path in host.glob(f"{ports}/rate")]
+    rates = [re.match(PORT_RATE, host.first_line(path) or "") for path in host.glob(f"{ports}/rate")]
     return NetworkInterface(
         name=name,
         kind="rdma",
         up=any("ACTIVE" in state for state in states) if states else None,
         speed_mbit_per_s=max((round(float(rate[1]) * 1000) for rate in rates if rate), default=None),
+    )
+
+
+PORT_STATE = r"[0-9]{1,2}: ([A-Za-z_]{1,20})"
+"""`state` and `phys_state` of a port: '4: ACTIVE', '5: LinkUp'."""
+PORT_RATE = r"([0-9]{1,5}(?:\.[0-9])?) Gb/sec"
+
+
+def _rdma_ports(host: Host) -> Section[Any]:
+    names = _names_in(host, ADAPTERS)
+    if not names:
+        return (
+            absent(f"no RDMA adapter in {ADAPTERS}", ADAPTERS) if host.is_directory("/sys/class") else unreadable("/sys/class is not there")
+        )
+    ports = [(name, path) for name in names for path in host.glob(f"{ADAPTERS}/{glob.escape(name)}/ports/*")]
+    return known(tuple(_rdma_port(host, name, path) for name, path in ports), ADAPTERS)
+
+
+def _rdma_port(host: Host, adapter: str, folder: str) -> RdmaPort:
+    device = f"{ADAPTERS}/{adapter}"
+    state, physical = (re.match(PORT_STATE, host.first_line(f"{folder}/{name}") or "") for name in ("state", "phys_state"))
+    rate = re.match(PORT_RATE, host.first_line(f"{folder}/rate") or "")
+    return RdmaPort(
+        adapter=adapter,
+        port=_number(folder.rpartition("/")[2]) or 1,
+        link_layer=host.first_line(f"{folder}/link_layer") or "",
+        state=state[1].lower() if state else "",
+        physical_state=physical[1].lower() if physical else "",
+        rate_gbit_per_s=float(rate[1]) if rate else None,
+        link_downed=_number(host.first_line(f"{folder}/counters/link_downed")),
+        firmware=host.first_line(f"{device}/fw_ver") or "",
+        board_id=host.first_line(f"{device}/board_id") or "",
+        adapter_type=host.first_line(f"{device}/hca_type") or "",
     )

@@ -24,6 +24,7 @@ from dsdoctor.facts import (
     NvmlVersions,
     PcieLink,
     RemappedRows,
+    RetiredPages,
     Section,
     State,
     absent,
@@ -33,6 +34,8 @@ from dsdoctor.facts import (
 )
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
+
+from .own_processes import own_processes
 
 LIBRARY = "libnvidia-ml.so.1"
 FOUND_VIA = "NVML"
@@ -443,6 +446,15 @@ def _ask_mig_instances(nvml: Any, handle: Any) -> tuple[MigInstance, ...]:
     return tuple(found)
 
 
+SEVERAL_CORRECTED, UNCORRECTABLE = 0, 1
+"""nvmlPageRetirementCause_t."""
+
+
+def _ask_retired(cause: int) -> Ask:
+    """How many pages were retired for a cause: their addresses, which is all that NVML gives, are counted."""
+    return lambda nvml, handle: len(_function(nvml, "nvmlDeviceGetRetiredPages")(handle, cause))
+
+
 NVLINK_FIELDS = {"replay_errors": 161, "recovery_errors": 162, "crc_errors": 163, "speed_mb_per_s": 164}
 """NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY, …_RECOVERY, …_CRC and NVML_FI_DEV_NVLINK_GET_SPEED; their scope is the link.
 
@@ -575,6 +587,9 @@ READINGS = (
     Reading(filled("nvmlDeviceGetMarginTemperature", MarginTemperature, 1), {"temperature_margin_c": lambda margin: margin.margin_c}),
     Reading(first_of(getter("nvmlDeviceGetEnforcedPowerLimit"), getter("nvmlDeviceGetPowerManagementLimit")), {"power_limit_w": _watts}),
     Reading(getter("nvmlDeviceGetRemappedRows"), {"remapped_rows": _remapped_rows}),
+    Reading(_ask_retired(SEVERAL_CORRECTED), {"retired_pages.single_bit": _same}),
+    Reading(_ask_retired(UNCORRECTABLE), {"retired_pages.double_bit": _same}),
+    Reading(getter("nvmlDeviceGetRetiredPagesPendingStatus"), {"retired_pages.pending": bool}),
     Reading(_ask_mig_instances, {"mig_instances": _same}),
     Reading(_ask_fabric, {"fabric": _same}),
     Reading(_ask_nvlinks, {"nvlinks": _same}),
@@ -586,7 +601,7 @@ MIG_READINGS = (
     Reading(first_of(_ask_memory, getter("nvmlDeviceGetMemoryInfo")), {"memory_bytes": lambda memory: memory.total}),
 )
 
-RECORDS: Mapping[str, Callable[..., Any]] = {"pcie": PcieLink, "ecc": EccCounters}
+RECORDS: Mapping[str, Callable[..., Any]] = {"pcie": PcieLink, "ecc": EccCounters, "retired_pages": RetiredPages}
 """Records inside a Gpu that several readings fill."""
 
 
@@ -617,6 +632,9 @@ def _gpu(nvml: Any, host: Host, index: int) -> Gpu:
         answers = _read(nvml, handle, READINGS)
     for name, record in RECORDS.items():
         _gather(answers, name, record)
+    if answers.found.get("processes"):
+        own = own_processes(host)
+        answers.found["processes"] = tuple(process for process in answers.found["processes"] if process.pid not in own)
     _add_numa_node(host, answers)
     return Gpu(index=index, **answers.found, lost=answers.lost, missing=answers.missing)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsdoctor.facts import Iommu, PciDevice, PcieLink, Section, known, unreadable
+from dsdoctor.facts import AerCounters, Iommu, PciDevice, PcieLink, Section, known, unreadable
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope
 from dsdoctor.sources.texts import generation_of, kind_of, width_of
@@ -78,6 +78,7 @@ def _device(host: Host, address: str, kind: str, real_path: str) -> PciDevice:
         iommu_group=_number(group),
         acs_redirect=_acs_redirect(host, folder) if kind == "bridge" else None,
         interfaces=_interfaces(host, folder) if kind == "nic" else (),
+        aer=_aer(host, folder) if kind != "nvme" else None,
     )
 
 
@@ -103,6 +104,24 @@ def _link(host: Host, folder: str) -> PcieLink | None:
         max_width=width_of(host.first_line(f"{folder}/max_link_width") or ""),
     )
     return None if link == PcieLink() else link
+
+
+def _aer(host: Host, folder: str) -> AerCounters | None:
+    """Totals of the kernel's counters of Advanced Error Reporting (since Linux 4.19; none where the port does not report)."""
+    found = AerCounters(
+        correctable=_total(host, f"{folder}/aer_dev_correctable"),
+        nonfatal=_total(host, f"{folder}/aer_dev_nonfatal"),
+        fatal=_total(host, f"{folder}/aer_dev_fatal"),
+    )
+    return None if found == AerCounters() else found
+
+
+def _total(host: Host, path: str) -> int | None:
+    try:
+        match = re.search(r"^TOTAL_ERR_\w+ ([0-9]{1,18})$", host.read_text(path, 4096), re.MULTILINE)
+    except OSError:
+        return None
+    return int(match[1]) if match else None
 
 
 # --- access control services ------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 from dsdoctor.sources.host import Host
 
 from .nvml import CLOCK_EVENT_MASK, CLOCK_EVENT_REASONS, getter
+from .own_processes import own_processes
 
 ROUND_PAUSE_S = 0.01
 EDGE_S = 0.02
@@ -64,24 +64,6 @@ def find_devices(host: Host) -> tuple[Any, tuple[Device, ...], str]:
         return None, (), f"NVML: {error}"
     own = own_processes(host)
     return nvml, tuple(device for index in range(count) if (device := _device(nvml, index, own)) is not None), ""
-
-
-def own_processes(host: Host) -> frozenset[int]:
-    """Processes of this doctor: those below it, and itself. Its other probes use the GPU at the same time and are no stranger's work."""
-    # The probes of a run are sessions of their own; then the parent is the doctor.
-    root = os.getppid() if os.getsid(0) == os.getpid() else os.getpid()
-    children: dict[int, list[int]] = {}
-    for path in host.glob("/proc/[0-9]*/stat"):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            text = host.read_text(path, 4096)
-            children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(path.split("/")[2]))
-    found, pending = set(), [root]
-    while pending:
-        pid = pending.pop()
-        if pid not in found:
-            found.add(pid)
-            pending += children.get(pid, ())
-    return frozenset(found)
 
 
 def _device(nvml: Any, index: int, own: frozenset[int]) -> Device | None:

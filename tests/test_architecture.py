@@ -30,7 +30,7 @@ LAYERS = {
     "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings"),
 }
 CHECK_MAY = {"dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks", "dsdoctor.rows", "dsdoctor.versions", "dsdoctor.remedies"}
-TYPES_ONLY = {"dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.rows_stack"}
+TYPES_ONLY = {"dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.rows_health", "dsdoctor.rows_stack"}
 """What a check may name as the type of a parameter, and not import: the matrices and the search are handed over when they are needed."""
 RENDER_MAY = {"dsdoctor.errors", "dsdoctor.findings", "dsdoctor.facts", "dsdoctor.plain", "dsdoctor.render", "dsdoctor.topology"}
 RENDER_ALSO = {

@@ -68,7 +68,9 @@ def test_a_note_asks_for_nothing(case: str) -> None:
 
 def line(rule: NvlinkXidRule, bits: str, severity: str = "Fatal") -> Xid:
     information, status = int(bits.replace("-", "0"), 2), rule.error_status[-1] if rule.error_status else 0x5
-    text = f"NVRM: Xid (PCI:0018:01:00): {rule.code}, {rule.units[-1]} {severity} XC0 i0 Link 08 ({information:#010x} {status:#010x} 0x0 0x0)"
+    text = (
+        f"NVRM: Xid (PCI:0018:01:00): {rule.code}, {rule.units[-1]} {severity} XC0 i0 Link 08 ({information:#010x} {status:#010x} 0x0 0x0)"
+    )
     return Xid(code=rule.code, pci_address="0018:01:00.0", text=text)
 
 

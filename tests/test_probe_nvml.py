@@ -160,7 +160,7 @@ def test_what_a_virtual_h200_does_not_have_is_absent_not_healthy(library: Path) 
     assert gpu.fabric is None
     assert gpu.missing["nvlinks"] == Missing(State.ABSENT, "Not Supported (NVML code 3)")
     assert gpu.missing["fabric"].state is State.ABSENT
-    assert set(gpu.missing) <= {"nvlinks", "fabric", "numa_node"}
+    assert set(gpu.missing) <= {"nvlinks", "fabric", "numa_node", "retired_pages"}
 
 
 def test_the_library_that_was_really_loaded_is_named(library: Path) -> None:

@@ -41,17 +41,22 @@ from dsdoctor.checks.fabric.not_initialized import not_initialized
 from dsdoctor.checks.flashinfer.requirements import requirements as flashinfer_requirements
 from dsdoctor.checks.flashmla.requirements import requirements as flashmla_requirements
 from dsdoctor.checks.gpu.ecc_uncorrectable import ecc_uncorrectable
+from dsdoctor.checks.gpu.in_use import in_use
 from dsdoctor.checks.gpu.lost import lost as gpu_lost
 from dsdoctor.checks.gpu.mig_limits import mig_limits
+from dsdoctor.checks.gpu.mixed_firmware import mixed_firmware as gpu_mixed_firmware
 from dsdoctor.checks.gpu.mixed_products import mixed_products
 from dsdoctor.checks.gpu.no_fp8 import no_fp8
 from dsdoctor.checks.gpu.nvlink_down import nvlink_down
 from dsdoctor.checks.gpu.nvlink_errors import nvlink_errors
 from dsdoctor.checks.gpu.orphan_memory import orphan_memory
+from dsdoctor.checks.gpu.persistence_mode import persistence_mode
 from dsdoctor.checks.gpu.recovery_action import recovery_action
+from dsdoctor.checks.gpu.retired_pages import retired_pages
 from dsdoctor.checks.gpu.row_remap import row_remap
 from dsdoctor.checks.gpu.throttled import throttled
 from dsdoctor.checks.gpu.xid import xid as gpu_xid
+from dsdoctor.checks.nccl.crashed import crashed as nccl_crashed
 from dsdoctor.checks.nccl.duplicate import duplicate as nccl_duplicate
 from dsdoctor.checks.nccl.known_bad import known_bad as nccl_known_bad
 from dsdoctor.checks.nccl.shadowed import shadowed as nccl_shadowed
@@ -64,12 +69,19 @@ from dsdoctor.checks.package.pin_conflict import pin_conflict
 from dsdoctor.checks.package.torch_companion_mismatch import torch_companion_mismatch
 from dsdoctor.checks.package.triton_torch_mismatch import triton_torch_mismatch
 from dsdoctor.checks.pcie.acs_redirect import acs_redirect
+from dsdoctor.checks.pcie.aer_errors import aer_errors
 from dsdoctor.checks.pcie.chipset_attached import chipset_attached
 from dsdoctor.checks.pcie.iommu_translation import iommu_translation
 from dsdoctor.checks.pcie.link_degraded import link_degraded
 from dsdoctor.checks.pcie.p2p_broken import p2p_broken
 from dsdoctor.checks.pcie.replay_rate import replay_rate
+from dsdoctor.checks.rdma.device_rights import device_rights
+from dsdoctor.checks.rdma.link_degraded import link_degraded as rdma_link_degraded
 from dsdoctor.checks.rdma.link_down import link_down
+from dsdoctor.checks.rdma.link_flapping import link_flapping
+from dsdoctor.checks.rdma.mixed_firmware import mixed_firmware as rdma_mixed_firmware
+from dsdoctor.checks.rdma.nic_far_from_gpu import nic_far_from_gpu
+from dsdoctor.checks.rdma.peermem_errors import peermem_errors
 from dsdoctor.checks.rdma.peermem_missing import peermem_missing
 from dsdoctor.checks.smoke.attention import attention
 from dsdoctor.checks.smoke.bandwidth import bandwidth
@@ -128,13 +140,17 @@ CHECKS: tuple[Check, ...] = (
     recovery_action,
     gpu_xid,
     row_remap,
+    retired_pages,
     ecc_uncorrectable,
     nvlink_down,
     nvlink_errors,
     throttled,
     mixed_products,
+    gpu_mixed_firmware,
     mig_limits,
     orphan_memory,
+    in_use,
+    persistence_mode,
     no_fp8,
     # pcie
     link_degraded,
@@ -142,6 +158,7 @@ CHECKS: tuple[Check, ...] = (
     iommu_translation,
     chipset_attached,
     replay_rate,
+    aer_errors,
     p2p_broken,
     # cudnn, nccl, cuda
     cudnn_shadowed,
@@ -151,6 +168,7 @@ CHECKS: tuple[Check, ...] = (
     nccl_duplicate,
     nccl_known_bad,
     nccl_version_differs,
+    nccl_crashed,
     library_shadowed,
     # torch
     cpu_only_build,
@@ -193,7 +211,13 @@ CHECKS: tuple[Check, ...] = (
     wrong_interface,
     # rdma
     peermem_missing,
+    peermem_errors,
+    device_rights,
     link_down,
+    rdma_link_degraded,
+    link_flapping,
+    rdma_mixed_firmware,
+    nic_far_from_gpu,
     # toolchain
     no_compiler,
     no_python_headers,

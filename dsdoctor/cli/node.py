@@ -26,11 +26,13 @@ from dsdoctor.cli.options import (
     QuickOption,
     ReportFormat,
     ReportFormatOption,
+    SettleOption,
     StrictOption,
     StyledFormatOption,
     TimeoutOption,
     VerboseOption,
     WaiversOption,
+    WatchOption,
 )
 from dsdoctor.cli.steps import (
     THIS_MACHINE,
@@ -74,6 +76,8 @@ def check_command(
     exit_style: ExitStyleOption = ExitStyle.DEFAULT,
     strict: StrictOption = False,
     timeout: TimeoutOption = 300.0,
+    settle: SettleOption = 0.0,
+    watch: WatchOption = 0.0,
     verbose: VerboseOption = False,
     matrix: MatrixOption = [],  # noqa: B006
     label: LabelOption = "",
@@ -93,7 +97,7 @@ def check_command(
                 return "left out with --ignore smoke"
             return (not_quick(probe) if quick else "") or not_asked_for(probe)
 
-        with examining(python, gpu, timeout, leave_out, smoke_level=level) as take_snapshot:
+        with examining(python, gpu, timeout, leave_out, smoke_level=level, settle_s=settle, watch_s=watch) as take_snapshot:
             parts, checks, accepted = prepared or prepare(only, ignore, waivers)
             if quick:
                 checks = tuple(item for item in checks if item.area != "smoke")
@@ -112,6 +116,8 @@ def record_command(
     quick: QuickOption = False,
     full: FullOption = False,
     timeout: TimeoutOption = 300.0,
+    settle: SettleOption = 0.0,
+    watch: WatchOption = 0.0,
     label: LabelOption = "",
 ) -> None:
     """Save the facts of this node, redacted. Judges nothing."""
@@ -119,9 +125,8 @@ def record_command(
     def run() -> int:
         from dsdoctor.sources import replay
 
-        with examining(
-            python, "", timeout, not_quick if quick else lambda probe: "", smoke_level="full" if full else "default"
-        ) as take_snapshot:
+        level, leave_out = "full" if full else "default", not_quick if quick else lambda probe: ""
+        with examining(python, "", timeout, leave_out, smoke_level=level, settle_s=settle, watch_s=watch) as take_snapshot:
             snapshot = take_snapshot(label or THIS_MACHINE)
         replay.save(redacted_copy(snapshot), output)
         if output != "-":

@@ -92,6 +92,12 @@ GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at 
 FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
+SettleOption = Annotated[
+    float, typer.Option("--settle", min=0, metavar="S", help="Wait up to S seconds for what is still starting: fabric, IMEX, services.")
+]
+WatchOption = Annotated[
+    float, typer.Option("--watch", min=0, metavar="S", help="Read the error counters again after S seconds, and judge how they grow.")
+]
 MatrixOption = Annotated[
     list[str], typer.Option("--matrix", metavar="DIR", help="A folder with matrices of your own; their rows come first. Repeatable.")
 ]

@@ -73,12 +73,16 @@ def examining(
     leave_out: Callable[[Probe], str] = lambda probe: "",
     smoke_tests: tuple[str, ...] = (),
     smoke_level: str = "default",
+    settle_s: float = 0.0,
+    watch_s: float = 0.0,
 ) -> Iterator[Callable[[str], Snapshot]]:
     """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
 
-    `leave_out` says why a probe is not to run, or nothing.
+    `leave_out` says why a probe is not to run, or nothing. What settles by itself is waited for up to `settle_s`; counters are read again
+    `watch_s` after the first time, or after the GPU tests.
     """
     import dataclasses
+    import time
 
     from dsdoctor import plugins
     from dsdoctor.errors import UsageError
@@ -95,10 +99,34 @@ def examining(
     )  # fmt: skip
     probes = plugins.load_probes()
     left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
+    began = time.monotonic()
+
+    def ask_again(sections: Sequence[str], snapshot: Snapshot) -> Snapshot:
+        wanted = [probe for probe in probes if set(sections) & set(probe.provides) and not leave_out(probe)]
+        again = live.examine(host, scope, wanted)
+        fresh = {name: getattr(again.sections, name) for probe in wanted for name in probe.provides}
+        runs = {run.probe: run for run in again.probe_runs}
+        return dataclasses.replace(
+            snapshot,
+            sections=dataclasses.replace(snapshot.sections, **fresh),
+            probe_runs=tuple(runs.get(run.probe, run) for run in snapshot.probe_runs),
+        )
+
+    def look_again(snapshot: Snapshot) -> Snapshot:
+        from dsdoctor.sources import again
+
+        first_read_at = began + next((run.elapsed_s for run in snapshot.probe_runs if run.probe == "nvml"), 0.0)
+        if settle_s:
+            snapshot = again.settled(snapshot, ask_again, settle_s)
+        under_load = any(result.outcome == "ran" and result.gpu is not None for result in snapshot.sections.smoke.value or ())
+        if watch_s or under_load:
+            snapshot = again.watched(snapshot, ask_again, first_read_at, watch_s, under_load=under_load)
+        return snapshot
 
     def take_snapshot(label: str) -> Snapshot:
         with progress.checklist(sys.stderr) as listener:
             snapshot = examination.snapshot(label, listener)
+        snapshot = look_again(snapshot)
         versions = snapshot.sections.nvml_versions.value
         count = versions.gpu_count if versions else None
         wrong = [index for index in scope.gpu_indices or () if count is not None and not 0 <= index < count]

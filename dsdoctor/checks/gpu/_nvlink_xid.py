@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsdoctor.facts import Xid
-from dsdoctor.rows_health import NvlinkXids
+
+if TYPE_CHECKING:
+    from dsdoctor.rows_health import NvlinkXids
 
 LINE = re.compile(
     r"Xid \([^)]*\): (?P<code>\d{3}),(?: pid=[^,]*, name=[^,]*,)? (?P<unit>[A-Z][A-Za-z0-9_/ ]{1,60}?) (?P<severity>Nonfatal|Fatal) "

@@ -2,7 +2,7 @@
 
 What it looks at
     The uncorrected ECC errors of each GPU since its last reset (volatile) and since it was made (aggregate), the flag that its SRAM has had too many of them,
-    and whether ECC is on.
+    whether ECC is on, and with two readings how fast corrected errors come.
 
 Why it matters
     An uncorrectable error kills the program that meets it ("uncorrectable ECC error encountered") and often the whole job. It is no lack of memory: smaller
@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
-from dsdoctor.facts import EccCounters, Gpu, Missing, State, absent
+from dsdoctor.facts import CounterGrowth, EccCounters, Gpu, Growth, Missing, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Gpus, HealthLimits
@@ -71,6 +71,24 @@ CASES = (
         sections={"gpus": h200(EccCounters(volatile_uncorrected=0, aggregate_uncorrected=4))},
         status=Status.PASS,
     ),
+    Case(
+        title="it corrects sixty a minute",
+        sections={
+            "gpus": h200(CLEAN),
+            "growth": Growth(seconds=60.0, counters=(CounterGrowth(gpu=0, counter="ecc.volatile_corrected", before=0, after=60),)),
+        },
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="60 memory errors a minute",
+    ),
+    Case(
+        title="one fewer",
+        sections={
+            "gpus": h200(CLEAN),
+            "growth": Growth(seconds=60.0, counters=(CounterGrowth(gpu=0, counter="ecc.volatile_corrected", before=0, after=59),)),
+        },
+        status=Status.PASS,
+    ),
     Case(title="no error", sections={"gpus": h200(CLEAN)}, status=Status.PASS),
     Case(
         title="corrected errors are what ECC is for",
@@ -97,10 +115,11 @@ CASES = (
     cases=CASES,
 )
 def ecc_uncorrectable(
-    gpus: tuple[Gpu, ...], gpus_matrix: Gpus, health_limits_matrix: HealthLimits, remedies: Remedies
+    gpus: tuple[Gpu, ...], growth: Section[Growth], gpus_matrix: Gpus, health_limits_matrix: HealthLimits, remedies: Remedies
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Look at the counters since the last reset first: the aggregate ones never go down."""
     limit, old = health_limits_matrix.limit("volatile-uncorrected-errors"), health_limits_matrix.limit("aggregate-uncorrected-errors")
+    many = health_limits_matrix.limit("corrected-memory-errors-per-minute")
     unknown = []
     for gpu in gpus:
         counters, fill = gpu.ecc or EccCounters(), {"gpu": str(gpu.index)}
@@ -111,6 +130,7 @@ def ecc_uncorrectable(
                 value=f"uncorrected: {_number(counters.volatile_uncorrected)} volatile, {_number(counters.aggregate_uncorrected)} aggregate",
             ),
             Evidence(where=where, value=f"SRAM threshold exceeded: {_answer(counters.sram_threshold_exceeded)}"),
+            *_growth_of(gpu, "ecc.volatile_uncorrected", growth),
         )
         if counters.sram_threshold_exceeded:
             yield Finding(
@@ -121,6 +141,7 @@ def ecc_uncorrectable(
                 expected="SRAM threshold exceeded: no",
                 remedies=remedies("errors", **fill),
                 sources=limit.basis.sources,
+                fleet_case="sram",
             )
         elif counters.volatile_uncorrected is not None and counters.volatile_uncorrected >= limit.amount:
             yield Finding(
@@ -146,11 +167,37 @@ def ecc_uncorrectable(
             )
         elif gpu.ecc_enabled is False:
             yield from _switched_off(gpu, gpus_matrix, remedies)
+        elif corrected := _corrected_rate(gpu, growth, many.amount):
+            yield Finding(
+                subject=named(gpu),
+                severity=Severity.INFO,
+                summary=f"{named(gpu)} corrects {corrected:.0f} memory errors a minute.",
+                cause=f"{many.text} Rows that collect them are replaced; look at the row remapper.",
+                evidence=(*evidence, *_growth_of(gpu, "ecc.volatile_corrected", growth)),
+                expected=f"fewer than {many.amount:.0f} a minute",
+                remedies=remedies("errors", **fill),
+                sources=many.basis.sources,
+            )
         elif counters.volatile_uncorrected is None and not is_not_there(gpu, "ecc"):
             unknown.append((gpu, why_unknown(gpu, "ecc", "ecc.volatile_uncorrected")))
     yield from doubts("uncorrected memory errors", unknown)
     if all(gpu.ecc is None for gpu in gpus):
         yield NotApplicable(reason="no GPU here counts memory errors (ECC is not there, or is off)")
+
+
+def _growth_of(gpu: Gpu, counter: str, growth: Section[Growth]) -> Iterator[Evidence]:
+    found = growth.value.of_gpu(gpu.index, counter) if growth.value else None
+    if found is not None and growth.value is not None and found.grown:
+        yield Evidence(where="growth", value=f"{counter}: {found.before} to {found.after} in {growth.value.seconds:.0f} s")
+
+
+def _corrected_rate(gpu: Gpu, growth: Section[Growth], limit: float) -> float | None:
+    """Corrected errors a minute between two readings, where they are at or above the limit."""
+    found = growth.value.of_gpu(gpu.index, "ecc.volatile_corrected") if growth.value else None
+    if found is None or growth.value is None:
+        return None
+    rate = found.grown / max(1.0, growth.value.seconds / 60)
+    return rate if rate >= limit else None
 
 
 def _switched_off(gpu: Gpu, gpus_matrix: Gpus, remedies: Remedies) -> Iterator[Finding]:
@@ -167,6 +214,7 @@ def _switched_off(gpu: Gpu, gpus_matrix: Gpus, remedies: Remedies) -> Iterator[F
         expected="ECC on",
         remedies=remedies("ecc-off", gpu=str(gpu.index)),
         sources=product.capability_basis.sources,
+        fleet_case="ecc-off",
     )
 
 

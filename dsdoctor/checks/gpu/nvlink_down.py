@@ -1,7 +1,7 @@
-"""NVLinks of a GPU are down or missing.
+"""NVLinks of a GPU are down, missing or slow.
 
 What it looks at
-    Which links each GPU lists and which of them are up, against one another and against the number that the product has.
+    Which links each GPU lists and which of them are up, against one another and against the number and the rate that the product has.
 
 Why it matters
     Traffic between GPUs then takes the links that are left, or PCIe: collectives get several times slower, and on boards with NVSwitch CUDA or NCCL may not
@@ -21,7 +21,7 @@ from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, wh
 from dsdoctor.facts import Gpu, KernelDriver, Missing, NvLink, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
-from dsdoctor.rows import GpuLimit, GpuLimits
+from dsdoctor.rows import GpuLimit, GpuLimits, HealthLimits
 
 NOT_SUPPORTED = Missing(State.ABSENT, "Not Supported (NVML code 3)")
 
@@ -31,9 +31,9 @@ SOURCES = (
 )
 
 
-def gpu_with(index: int, up: int, down: int = 0, name: str = "NVIDIA H200") -> Gpu:
+def gpu_with(index: int, up: int, down: int = 0, name: str = "NVIDIA H200", speed_mb_per_s: int | None = None) -> Gpu:
     """A GPU with that many links up and down."""
-    links = tuple(NvLink(index=number, active=number < up, remote="switch") for number in range(up + down))
+    links = tuple(NvLink(index=number, active=number < up, remote="switch", speed_mb_per_s=speed_mb_per_s) for number in range(up + down))
     return Gpu(index=index, name=name, nvlinks=links)
 
 
@@ -70,6 +70,18 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="16 of 18",
+    ),
+    Case(
+        title="links that trained lower",
+        sections={"gpus": (gpu_with(0, 18, speed_mb_per_s=20_000), gpu_with(1, 18, speed_mb_per_s=26_562))},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="20.0 GB/s",
+    ),
+    Case(
+        title="links at their rate",
+        sections={"gpus": (gpu_with(0, 18, speed_mb_per_s=26_562), gpu_with(1, 18, speed_mb_per_s=22_600))},
+        status=Status.PASS,
     ),
     Case(title="all links up", sections={"gpus": tuple(gpu_with(index, 18) for index in range(8))}, status=Status.PASS),
     Case(
@@ -124,7 +136,11 @@ CASES = (
     cases=CASES,
 )
 def nvlink_down(
-    gpus: tuple[Gpu, ...], kernel_driver: Section[KernelDriver], gpu_limits_matrix: GpuLimits, remedies: Remedies
+    gpus: tuple[Gpu, ...],
+    kernel_driver: Section[KernelDriver],
+    gpu_limits_matrix: GpuLimits,
+    health_limits_matrix: HealthLimits,
+    remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Judge links that are down, then links that are not even listed."""
     disabled = kernel_driver.value is not None and kernel_driver.value.options.get("NvLinkDisable", "0") != "0"
@@ -169,6 +185,7 @@ def nvlink_down(
                 remedies,
                 product.basis.sources,
             )
+        yield from _slow(gpu, product, health_limits_matrix, remedies)
     yield from doubts("NVLinks", unknown)
     if not any(link.active for gpu in gpus for link in gpu.nvlinks or ()):
         if len(gpus) < 2:
@@ -180,6 +197,27 @@ def nvlink_down(
 def _has_nvlink(product: GpuLimit | None) -> bool:
     """Whether the product always has NVLink, without a bridge that somebody has to plug."""
     return product is not None and product.nvlink_links > 0 and not product.nvlink_only_with
+
+
+def _slow(gpu: Gpu, product: GpuLimit | None, limits: HealthLimits, remedies: Remedies) -> Iterator[Finding]:
+    """Links that are up and slower than those of the product."""
+    row = limits.limit("nvlink-speed-share")
+    expected = product.nvlink_gb_per_s_per_link if product else None
+    if product is None or expected is None:
+        return
+    least_mb_per_s = row.amount * expected * 1000
+    slow = [link for link in gpu.nvlinks or () if link.active and link.speed_mb_per_s and link.speed_mb_per_s < least_mb_per_s]
+    if slow:
+        yield _finding(
+            gpu,
+            f"{len(slow)} NVLink{'s' if len(slow) > 1 else ''} of {named(gpu)} {'run' if len(slow) > 1 else 'runs'} at "
+            f"{(slow[0].speed_mb_per_s or 0) / 1000:.1f} GB/s; the product has {expected:g} GB/s a link.",
+            capped(row.severity, row.basis),
+            row.text,
+            f"{expected:g} GB/s a link",
+            remedies,
+            product.basis.sources,
+        )
 
 
 def _finding(

@@ -75,5 +75,6 @@ def recovery_action(
                 expected="recovery action none",
                 remedies=remedies(f"action-{action}", gpu=str(gpu.index)),
                 sources=known.basis.sources,
+                fleet_case=f"action-{action}",
             )
     yield from doubts("recovery action", unknown)

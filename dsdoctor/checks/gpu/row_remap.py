@@ -107,6 +107,7 @@ def row_remap(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedie
             expected="no remap pending, none failed",
             remedies=(KEEP_AN_EYE,) if severity is Severity.INFO else remedies(case, **fill),
             sources=limit.basis.sources,
+            fleet_case=case,
             explains=("gpu.xid",) if severity is Severity.ERROR else (),
         )
     yield from doubts("row remapping", unknown)

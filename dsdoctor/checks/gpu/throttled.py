@@ -1,7 +1,7 @@
 """Something holds the clocks of a GPU down.
 
 What it looks at
-    The reasons that the driver gives for the present clocks (clock event reasons), and the power limit against its default.
+    The reasons that the driver gives for the present clocks (clock event reasons), the degrees left to the slowdown, and the power limit against its default.
 
 Why it matters
     A GPU that is too hot, or whose power supply asks for less, runs at half its clocks or below, and in a job of many GPUs all wait for the slowest. Idle GPUs
@@ -35,7 +35,7 @@ TELL_THE_HOST = Remedy(
 )
 
 
-def with_reasons(*reasons: str, limit_w: float = 700.0) -> tuple[Gpu, ...]:
+def with_reasons(*reasons: str, limit_w: float = 700.0, margin_c: int = 48) -> tuple[Gpu, ...]:
     """One H200 with these clock event reasons."""
     return (
         Gpu(
@@ -47,6 +47,7 @@ def with_reasons(*reasons: str, limit_w: float = 700.0) -> tuple[Gpu, ...]:
             sm_clock_mhz=1980,
             sm_clock_max_mhz=1980,
             temperature_c=39,
+            temperature_margin_c=margin_c,
         ),
     )
 
@@ -75,6 +76,15 @@ CASES = (
     ),
     Case(title="just above nine tenths of it", sections={"gpus": with_reasons("sw_power_cap", limit_w=631.0)}, status=Status.PASS),
     Case(title="just below", sections={"gpus": with_reasons("gpu_idle", limit_w=629.0)}, status=Status.FAIL, says="629 W"),
+    Case(
+        title="no degree left under load",
+        sections={"gpus": with_reasons("sw_power_cap", margin_c=0)},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="margin 0",
+    ),
+    Case(title="one degree left", sections={"gpus": with_reasons("sw_power_cap", margin_c=1)}, status=Status.PASS),
+    Case(title="idle, and a driver that gives no margin then", sections={"gpus": with_reasons("gpu_idle", margin_c=0)}, status=Status.PASS),
     Case(title="idle", sections={"gpus": with_reasons("gpu_idle")}, status=Status.PASS),
     Case(title="large matrix products at the power limit", sections={"gpus": with_reasons("sw_power_cap")}, status=Status.PASS),
     Case(title="no reason at all", sections={"gpus": with_reasons()}, status=Status.PASS),
@@ -100,6 +110,8 @@ def throttled(gpus: tuple[Gpu, ...], health_limits_matrix: HealthLimits, remedie
             faults = [row for _, row in rows if row is not None and row.severity]
             if faults:
                 yield _held_down(gpu, faults, remedies)
+            if not any(row.thermal for row in faults):
+                yield from _too_hot(gpu, health_limits_matrix, remedies)
         yield from _lowered(gpu, health_limits_matrix, remedies)
     yield from doubts("clock event reasons", unknown)
     if all(gpu.clock_event_reasons is None and gpu.power_limit_w is None for gpu in gpus):
@@ -130,6 +142,27 @@ def _held_down(gpu: Gpu, faults: Sequence[ClockReason], remedies: Remedies) -> F
     )
 
 
+def _too_hot(gpu: Gpu, limits: HealthLimits, remedies: Remedies) -> Iterator[Finding]:
+    """The margin of a GPU that works; an idle one reads 0 with some drivers."""
+    row = limits.limit("temperature-margin-c")
+    margin_c = gpu.temperature_margin_c
+    if margin_c is None or margin_c > row.amount or "gpu_idle" in (gpu.clock_event_reasons or ()):
+        return
+    yield Finding(
+        subject=named(gpu),
+        severity=capped(row.severity, row.basis),
+        summary=f"{named(gpu)} has no degree left to the temperature at which its clocks are lowered (margin {margin_c} °C).",
+        cause=f"{row.text} Cooling: fans, air flow, inlet temperature, the seat of the heat sink.",
+        evidence=(
+            Evidence(where=gpu.where or f"gpus[{gpu.index}].temperature_margin_c", value=str(margin_c)),
+            Evidence(where=f"gpus[{gpu.index}]", value=_state(gpu)),
+        ),
+        expected="a margin above 0 under load",
+        remedies=remedies("hardware", gpu=str(gpu.index)) or (TELL_THE_HOST,),
+        sources=row.basis.sources,
+    )
+
+
 def _lowered(gpu: Gpu, limits: HealthLimits, remedies: Remedies) -> Iterator[Finding]:
     row = limits.limit("lowered-power-limit-share")
     limit_w, default_w = gpu.power_limit_w, gpu.power_default_limit_w
@@ -147,6 +180,7 @@ def _lowered(gpu: Gpu, limits: HealthLimits, remedies: Remedies) -> Iterator[Fin
         expected=f"{default_w:.0f} W, unless somebody wants less",
         remedies=remedies("limits", gpu=str(gpu.index), watts=f"{default_w:.0f}"),
         sources=row.basis.sources,
+        fleet_case="power-limit",
     )
 
 

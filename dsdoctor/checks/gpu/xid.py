@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import driver_version, no_gpu
@@ -29,7 +30,9 @@ from dsdoctor.facts import Gpu, KernelDriver, KernelLog, KernelLogLine, NvmlVers
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes, HealthLimits, XidSeverity
-from dsdoctor.rows_health import NvlinkXids
+
+if TYPE_CHECKING:
+    from dsdoctor.rows_health import NvlinkXids
 
 RECOVERY_CHANGED, XID_154 = 154, "XID_154"
 KILLED = "workflow-xid-45"

@@ -8,6 +8,8 @@ from dsdoctor.facts import Gpu, PciDevice
 from dsdoctor.findings import NotApplicable
 
 MELLANOX = "15b3"
+WATCH = "dsdoctor check --quick --watch 60"
+"""Reads counters twice."""
 
 VIRTUAL_MACHINE = NotApplicable(reason="a virtual machine: bridges and IOMMU are the matter of its host")
 NO_GPU_ON_THE_BUS = NotApplicable(reason="there is no NVIDIA GPU on the PCI bus")

@@ -136,6 +136,7 @@ def link_degraded(
                 else "The card, a riser or a cable is not well seated, the slot shares its lanes, or lanes are broken. Width does not fall at idle.",
                 f"x{link.max_width}",
                 remedies("general", bdf=gpu.pci_address),
+                "width",
             )
         most = min((value for value in (link.max_generation, port.max_generation if port else None) if value is not None), default=None)
         if link.generation is None or most is None or link.generation >= most:
@@ -163,7 +164,9 @@ def _port_above(gpu: Gpu, devices: Mapping[str, PciDevice]) -> PcieLink | None:
     return port.link if port else None
 
 
-def _finding(gpu: Gpu, summary: str, severity: Severity, cause: str, expected: str, remedies: tuple[Remedy, ...]) -> Finding:
+def _finding(
+    gpu: Gpu, summary: str, severity: Severity, cause: str, expected: str, remedies: tuple[Remedy, ...], fleet_case: str = ""
+) -> Finding:
     link = gpu.pcie or PcieLink()
     return Finding(
         subject=named(gpu),
@@ -183,6 +186,7 @@ def _finding(gpu: Gpu, summary: str, severity: Severity, cause: str, expected: s
         expected=expected,
         remedies=remedies,
         sources=SOURCES,
+        fleet_case=fleet_case,
     )
 
 
