@@ -29,6 +29,7 @@ from dsdoctor.facts import (
     NvmlVersions,
     Section,
     Service,
+    Settling,
     State,
     absent,
     not_asked,
@@ -106,6 +107,14 @@ CASES = (
         status=Status.FAIL,
         says="channel",
     ),
+    Case(title="it is starting", sections={"gpus": tray(), "services": imex_is("activating")}, status=Status.UNKNOWN, says="starting"),
+    Case(
+        title="it is starting, and nobody waits any more",
+        sections={"gpus": tray(), "services": imex_is("activating"), "settling": Settling(waited_s=60.0, unsettled=(IMEX,))},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="after 60 s",
+    ),
     Case(title="it runs", sections={"gpus": tray(), "services": imex_is("active")}, status=Status.PASS),
     Case(
         title="an H200 board, whose cluster UUID is zero",
@@ -140,6 +149,7 @@ def imex(
     nvml_versions: Section[NvmlVersions],
     driver_branches_matrix: DriverBranches,
     gpu_limits_matrix: GpuLimits,
+    settling: Section[Settling],
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Ask for IMEX only where the fabric itself says that it reaches beyond this node."""
@@ -183,14 +193,18 @@ def imex(
     reading = driver_version(kernel_driver, nvml_versions)
     version = DriverVersion.parse(found.version)
     differs = version is not None and reading is not None and version != reading[0]
-    if found.state in ("active", "activating") and not differs:
+    waited_s = settling.value.waited_s if settling.value else 0.0
+    if found.state == "activating" and not differs and not waited_s:
+        yield Doubt(subject=IMEX, reason="it is starting", settle="dsdoctor check --settle 120 --only fabric")
+        return
+    if found.state == "active" and not differs:
         return
     yield Finding(
         subject=IMEX,
         severity=severity,
         summary=f"{IMEX} {found.version} is not of the driver's version {reading[1].value}."
         if differs and reading
-        else f"The GPUs belong to a multi-node NVLink domain, and {IMEX} is {found.state.replace('-', ' ')} on this node.",
+        else f"The GPUs belong to a multi-node NVLink domain, and {IMEX} is {_state(found.state, waited_s)} on this node.",
         cause="Jobs over several nodes fail or fall back to the network; jobs on this node alone work.",
         evidence=(
             Evidence(where=f"services: {IMEX}", value=f"{found.state} {found.version}".strip()),
@@ -200,6 +214,10 @@ def imex(
         remedies=remedies("domain") or remedies("bypass"),
         sources=sources,
     )
+
+
+def _state(state: str, waited_s: float) -> str:
+    return f"still starting after {waited_s:.0f} s of waiting" if state == "activating" else state.replace("-", " ")
 
 
 def _is_set(uuid: str) -> bool:

@@ -35,6 +35,7 @@ from dsdoctor.facts import (
     PciDevice,
     Section,
     Service,
+    Settling,
     State,
     TorchRuntime,
     Virtualization,
@@ -105,6 +106,24 @@ CASES = (
         says="802",
     ),
     Case(
+        title="it is starting",
+        sections={"gpus": h200s("in-progress"), "pci_devices": SWITCHES, "services": manager("activating")},
+        status=Status.UNKNOWN,
+        says="it is starting",
+    ),
+    Case(
+        title="it is starting, and nobody waits any more",
+        sections={
+            "gpus": h200s("in-progress"),
+            "pci_devices": SWITCHES,
+            "services": manager("activating"),
+            "settling": Settling(waited_s=60.0, unsettled=("nvidia-fabricmanager",)),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="after 60 s",
+    ),
+    Case(
         title="it runs",
         sections={"gpus": h200s("completed"), "pci_devices": SWITCHES, "services": manager("active")},
         status=Status.PASS,
@@ -168,6 +187,7 @@ def manager_not_running(
     container: Section[Container],
     driver_branches_matrix: DriverBranches,
     gpu_limits_matrix: GpuLimits,
+    settling: Section[Settling],
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Ask for the service only where something shows that this machine runs a fabric."""
@@ -195,7 +215,12 @@ def manager_not_running(
             why = services.why or "its state cannot be seen from here"
             yield Doubt(subject="Fabric Manager", reason=f"this node needs it, and whether it runs is not known ({why})")
         return
-    if found.state in ("active", "activating"):
+    if found.state == "active":
+        return
+    waited_s = settling.value.waited_s if settling.value else 0.0
+    if found.state == "activating" and not waited_s:
+        if not settled:
+            yield Doubt(subject="Fabric Manager", reason="it is starting", settle="dsdoctor check --settle 120 --only fabric")
         return
     rule = driver_branches_matrix.rule("fabric-manager-required")
     missing = found.state == "not-installed"
@@ -205,7 +230,12 @@ def manager_not_running(
         *fabric_evidence(waiting or members)[:2],
         *((Evidence(where="torch_runtime.cuda_error", value=runtime.cuda_error or "802"),) if says_802 and runtime else ()),
     )
-    state = {"not-installed": "not installed", "failed": "has failed and is not running"}.get(found.state, "installed, but not running")
+    states = {
+        "not-installed": "not installed",
+        "failed": "has failed and is not running",
+        "activating": f"still starting after {waited_s:.0f} s of waiting",
+    }
+    state = states.get(found.state, "installed, but not running")
     yield Finding(
         subject="Fabric Manager",
         severity=Severity.WARNING if settled or rule is None or not rule.basis.may_carry_error else Severity.ERROR,

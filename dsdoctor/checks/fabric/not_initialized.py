@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, fabric_evidence, in_a_fabric, no_fabric, service
+from dsdoctor.checks.fabric._reading import COMPLETED, FABRIC_MANAGER, fabric_evidence, in_a_fabric, is_compute_tray, no_fabric, service
 from dsdoctor.checks.gpu._reading import numbered
 from dsdoctor.facts import (
     FabricState,
@@ -26,6 +26,7 @@ from dsdoctor.facts import (
     Platform,
     Section,
     Service,
+    Settling,
     State,
     TorchRuntime,
     Virtualization,
@@ -33,12 +34,13 @@ from dsdoctor.facts import (
 )
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.remedies import Remedies
-from dsdoctor.rows import DriverBranches, HealthLimits
+from dsdoctor.rows import DriverBranches, GpuLimits, HealthLimits
 
 NOT_INITIALIZED = 802
 """cudaErrorSystemNotReady."""
 
 IB_MODULES = ("ib_umad", "mlx5_ib")
+SUBNET_MANAGER = "nvlsm"
 NVLINK_5_CAPABILITIES = ("10.0", "10.3")
 
 # nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: two bits for each answer (0 not supported, 1 yes, 2 no), four for the configuration (1: correct).
@@ -80,6 +82,27 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.ERROR,
         says="ib_umad",
+    ),
+    Case(
+        title="a B200 board whose subnet manager does not run",
+        sections={
+            "gpus": in_state("in-progress", capability="10.0"),
+            "loaded_modules": LoadedModules(names=("nvidia", "ib_umad", "mlx5_ib")),
+            "services": (Service(name="nvlsm", state="inactive"),),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="nvlsm",
+    ),
+    Case(
+        title="just booted, and waited for long enough",
+        sections={
+            "gpus": in_state("in-progress"),
+            "platform": Platform(uptime_s=100.0),
+            "settling": Settling(waited_s=120.0, unsettled=("fabric of GPU 0",)),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
     ),
     Case(
         title="just booted",
@@ -175,6 +198,8 @@ def not_initialized(
     platform: Section[Platform],
     virtualization: Section[Virtualization],
     driver_branches_matrix: DriverBranches,
+    settling: Section[Settling],
+    gpu_limits_matrix: GpuLimits,
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
@@ -191,17 +216,24 @@ def not_initialized(
     if waiting or failed or says_802:
         settle_s = health_limits_matrix.limit("fabric-settle-seconds").amount
         uptime_s = platform.value.uptime_s if platform.value else None
-        just_booted = bool(waiting) and not failed and uptime_s is not None and uptime_s < settle_s
-        missing = _missing_modules(waiting, loaded_modules)
+        waited_s = settling.value.waited_s if settling.value else 0.0
+        just_booted = bool(waiting) and not failed and uptime_s is not None and uptime_s < settle_s and waited_s < settle_s
+        missing = (*_missing_modules(waiting, loaded_modules), *_missing_subnet_manager(waiting, services, gpu_limits_matrix))
         yield Finding(
             subject=numbered(waiting or failed) if waiting or failed else "CUDA",
             severity=Severity.WARNING if just_booted else Severity.ERROR,
             summary=_summary(waiting, failed),
             cause=_cause(uptime_s if just_booted else None, missing, service(services, FABRIC_MANAGER)),
-            evidence=(*fabric_evidence(waiting or failed)[:4], *cuda, *_more(missing, services)),
+            evidence=(
+                *fabric_evidence(waiting or failed)[:4],
+                *cuda,
+                *_more(missing, services),
+                *((Evidence(where="settling.waited_s", value=f"{waited_s:.0f}"),) if waited_s else ()),
+            ),
             expected="fabric state Completed, status Success (or N/A, where no fabric is asked for)",
             remedies=_remedies(remedies, just_booted, missing, virtualization),
             sources=sources,
+            fleet_case="just-booted" if just_booted else "",
         )
     if strange:
         states = sorted({gpu.fabric.state for gpu in strange if gpu.fabric})
@@ -225,11 +257,11 @@ def _summary(waiting: Sequence[Gpu], failed: Sequence[Gpu]) -> str:
 
 def _cause(uptime_s: float | None, missing: Sequence[str], manager: Service | None) -> str:
     if uptime_s is not None:
-        return f"The machine has been up for {uptime_s:.0f} s only: wait a little and look again before you act."
+        return f"The machine has been up for {uptime_s:.0f} s only: wait a little and look again before you act (or let --settle wait)."
     if missing:
         return (
-            f"The NVSwitches of NVLink 5 boards are managed over InfiniBand, and the kernel module{'s' if len(missing) > 1 else ''} "
-            f"{', '.join(missing)} {'are' if len(missing) > 1 else 'is'} not loaded. CUDA answers error 802 until the fabric is up."
+            "The NVSwitches of NVLink 5 boards are managed over InfiniBand by the subnet manager nvlsm, and what it takes is not there or does not run: "
+            f"{', '.join(missing)}. CUDA answers error 802 until the fabric is up."
         )
     if manager is not None and manager.state == "active":
         return "Fabric Manager runs, but the registration is stale or does not end. CUDA answers error 802 until it does."
@@ -244,10 +276,17 @@ def _missing_modules(waiting: Sequence[Gpu], loaded_modules: Section[LoadedModul
     return tuple(name for name in IB_MODULES if name in asked_for and name not in loaded_modules.value.names)
 
 
+def _missing_subnet_manager(waiting: Sequence[Gpu], services: Section[tuple[Service, ...]], limits: GpuLimits) -> tuple[str, ...]:
+    """The subnet manager that an NVLink 5 board needs, where it surely does not run. A rack's runs on its switch trays."""
+    found = service(services, SUBNET_MANAGER)
+    is_board = any(gpu.compute_capability in NVLINK_5_CAPABILITIES for gpu in waiting) and not is_compute_tray(waiting, limits)
+    return (SUBNET_MANAGER,) if is_board and found is not None and found.state in ("inactive", "failed", "not-installed") else ()
+
+
 def _more(missing: Sequence[str], services: Section[tuple[Service, ...]]) -> tuple[Evidence, ...]:
     manager = service(services, FABRIC_MANAGER)
     return (
-        *((Evidence(where="loaded_modules", value=f"without {', '.join(missing)}"),) if missing else ()),
+        *((Evidence(where="loaded_modules, services", value=f"without {', '.join(missing)}"),) if missing else ()),
         *((Evidence(where=f"services: {FABRIC_MANAGER}", value=manager.state),) if manager else ()),
     )
 

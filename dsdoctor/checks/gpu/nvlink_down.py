@@ -14,15 +14,17 @@ Sources
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
-from dsdoctor.facts import Gpu, KernelDriver, Missing, NvLink, Section, State, absent
+from dsdoctor.facts import Gpu, KernelDriver, LogEvent, Missing, NvLink, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import GpuLimit, GpuLimits, HealthLimits
 
+ALL_INACTIVE = "nvlink-all-inactive"
+"""Id of the signature."""
 NOT_SUPPORTED = Missing(State.ABSENT, "Not Supported (NVML code 3)")
 
 SOURCES = (
@@ -70,6 +72,27 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.WARNING,
         says="16 of 18",
+    ),
+    Case(
+        title="nvidia-smi says it in words",
+        sections={
+            "gpus": (Gpu(index=6, name="NVIDIA A100-SXM4-80GB"),),
+            "log_events": (
+                LogEvent(signature=ALL_INACTIVE, text="NVML: Unable to retrieve NVLink information as all links are inactive", where="x:2"),
+            ),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="every link inactive",
+    ),
+    Case(
+        title="nvidia-smi says so of a card whose bridge nobody plugged",
+        sections={
+            "gpus": (Gpu(index=0, name="NVIDIA H100 PCIe"), Gpu(index=1, name="NVIDIA H100 PCIe")),
+            "log_events": (LogEvent(signature=ALL_INACTIVE, text="all links are inactive", where="x:2"),),
+        },
+        status=Status.NOT_APPLICABLE,
+        says="no GPU here lists an NVLink",
     ),
     Case(
         title="links that trained lower",
@@ -137,6 +160,7 @@ CASES = (
 )
 def nvlink_down(
     gpus: tuple[Gpu, ...],
+    log_events: Section[tuple[LogEvent, ...]],
     kernel_driver: Section[KernelDriver],
     gpu_limits_matrix: GpuLimits,
     health_limits_matrix: HealthLimits,
@@ -144,11 +168,14 @@ def nvlink_down(
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Judge links that are down, then links that are not even listed."""
     disabled = kernel_driver.value is not None and kernel_driver.value.options.get("NvLinkDisable", "0") != "0"
+    said_inactive = [event for event in log_events.value or () if event.signature == ALL_INACTIVE]
     unknown = []
     for gpu in gpus:
         product = gpu_limits_matrix.product(gpu.name)
         if gpu.nvlinks is None:
-            if len(gpus) > 1 and _has_nvlink(product) and not disabled and not is_not_there(gpu, "nvlinks"):
+            if said_inactive and _has_nvlink(product) and not disabled and (len(gpus) > 1 or gpu.index):
+                yield _all_down(gpu, said_inactive, product, remedies)
+            elif len(gpus) > 1 and _has_nvlink(product) and not disabled and not is_not_there(gpu, "nvlinks"):
                 unknown.append((gpu, why_unknown(gpu, "nvlinks")))
             continue
         down = [link.index for link in gpu.nvlinks if not link.active]
@@ -197,6 +224,19 @@ def nvlink_down(
 def _has_nvlink(product: GpuLimit | None) -> bool:
     """Whether the product always has NVLink, without a bridge that somebody has to plug."""
     return product is not None and product.nvlink_links > 0 and not product.nvlink_only_with
+
+
+def _all_down(gpu: Gpu, said: Sequence[LogEvent], product: GpuLimit | None, remedies: Remedies) -> Finding:
+    """What nvidia-smi says in words instead of a list."""
+    return Finding(
+        subject=named(gpu),
+        summary=f"On {named(gpu)} all NVLinks are down: nvidia-smi finds every link inactive.",
+        cause="Fabric Manager does not run or has another version, or the links did not train. Traffic between the GPUs is slower, or takes PCIe.",
+        evidence=tuple(Evidence(where=event.where or "log_events", value=event.text) for event in said[:2]),
+        expected=f"{product.nvlink_links} links up" if product else "links up",
+        remedies=remedies("general", gpu=str(gpu.index))[:2] + remedies("bypass")[:1],
+        sources=SOURCES,
+    )
 
 
 def _slow(gpu: Gpu, product: GpuLimit | None, limits: HealthLimits, remedies: Remedies) -> Iterator[Finding]:

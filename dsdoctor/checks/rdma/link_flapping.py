@@ -13,12 +13,11 @@ Sources
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped
-from dsdoctor.facts import LogEvent, RdmaPort, Section, absent, unreadable
+from dsdoctor.facts import LogEvent, RdmaPort, Section, State, absent, unreadable
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
@@ -33,18 +32,18 @@ def port(count: int | None, name: str = "mlx5_1") -> tuple[RdmaPort, ...]:
     return (RdmaPort(adapter="mlx5_0", state="active", link_downed=0), RdmaPort(adapter=name, state="active", link_downed=count))
 
 
-def log(number: int, interface: str = "ib6") -> tuple[LogEvent, ...]:
-    """That many lines about an interface."""
-    line = f"{interface}: Lost carrier"
+def log(times: int, *interfaces: str) -> tuple[LogEvent, ...]:
+    """Lines about these interfaces, so many together."""
     return tuple(
-        LogEvent(signature=LOST, text=line, where=f"syslog:{count}", captures={"interface": interface}, times=number)
-        for count in range(1, number + 1)
+        LogEvent(signature=LOST, text=f"{name}: Lost carrier", where="syslog:3", captures={"interface": name}, times=times)
+        for name in interfaces
     )
 
 
 CASES = (
-    Case(title="three losses in a log", sections={"log_events": log(3)}, status=Status.FAIL, severity=Severity.WARNING, says="ib6"),
-    Case(title="two losses in a log", sections={"log_events": log(2)}, status=Status.PASS),
+    Case(title="three losses in a log", sections={"log_events": log(3, "ib6")}, status=Status.FAIL, severity=Severity.WARNING, says="ib6"),
+    Case(title="two losses in a log", sections={"log_events": log(2, "ib6")}, status=Status.PASS),
+    Case(title="two interfaces, each twice (a switch was rebooted)", sections={"log_events": log(4, "ib6", "ib7")}, status=Status.PASS),
     Case(
         title="a counter of unknown age",
         sections={"rdma_ports": port(3)},
@@ -82,20 +81,21 @@ def link_flapping(
     """Count losses by interface in a log, and look at the counters of the ports."""
     row = health_limits_matrix.limit("link-losses")
     lost = [event for event in log_events.value or () if event.signature == LOST]
-    by_interface = Counter(event.captures.get("interface", "an interface") for event in lost)
-    for interface, count in by_interface.items():
-        if count >= row.amount:
-            lines = [event for event in lost if event.captures.get("interface", "an interface") == interface]
-            yield Finding(
-                subject=interface,
-                severity=capped(row.severity, row.basis),
-                summary=f"{interface} lost its link {count} times in this log.",
-                cause=f"{row.text} Cable, transceiver or switch port are about to fail, or somebody works on them.",
-                evidence=tuple(Evidence(where=event.where or "log_events", value=event.text) for event in (lines[0], lines[-1])),
-                expected="a link that stays",
-                remedies=remedies("general"),
-                sources=row.basis.sources,
-            )
+    names = list(dict.fromkeys(event.captures.get("interface", "an interface") for event in lost))
+    # Lines that say the same are one event that counts them; the count is that of all interfaces together.
+    times = max((event.times for event in lost), default=0)
+    if names and times >= row.amount * len(names):
+        who = ", ".join(names)
+        yield Finding(
+            subject=who,
+            severity=capped(row.severity, row.basis),
+            summary=f"{who} lost {'its link' if len(names) == 1 else 'their links'} {times} times in this log.",
+            cause=f"{row.text} Cable, transceiver or switch port are about to fail, or somebody works on them.",
+            evidence=tuple(Evidence(where=event.where or "log_events", value=event.text) for event in lost[:4]),
+            expected="a link that stays",
+            remedies=remedies("general"),
+            sources=row.basis.sources,
+        )
     for port_ in rdma_ports.value or ():
         if port_.link_downed is not None and port_.link_downed >= row.amount:
             often = f"{port_.link_downed} times" + (" or more" if port_.link_downed == COUNTER_FULL else "")
@@ -111,7 +111,7 @@ def link_flapping(
             )
     if lost:
         return
-    if rdma_ports.value is None and rdma_ports.state.value == "absent":
+    if rdma_ports.value is None and rdma_ports.state is State.ABSENT:
         yield NotApplicable(reason=rdma_ports.why or "there is no RDMA adapter")
     elif rdma_ports.value is None:
         yield Doubt(subject="RDMA ports", reason=f"the ports are not known ({rdma_ports.why or 'not asked'})")

@@ -111,7 +111,8 @@ def nic_far_from_gpu(
         return
     variables = values(environment.value)
     chosen = _chosen(cards, variables.get(CHOICE, ""))
-    far, unknown = [], []
+    far: list[PciDevice] = []
+    unknown: list[PciDevice] = []
     for gpu in gpus:
         near = [_is_near(gpu, card) for card in chosen]
         if True in near:

@@ -43,7 +43,7 @@ PARSERS = (
     Parser(
         FORMAT,
         ("NVRM", "nvidia-nvlink", "nouveau", "NovaCore", "nova_core", "AER: ", "PCIe Bus Error", "DMAR: ", "AMD-Vi: ", "segfault at", "oom-kill",
-         "Out of memory: Killed", "nvidia: ", "nvidia_uvm: ", "Lockdown: ", "fallen off the bus"),
+         "Out of memory: Killed", "nvidia: ", "nvidia_uvm: ", "Lockdown: ", "fallen off the bus", "nvidia-peermem"),
         _parse,
     ),
 )  # fmt: skip
