@@ -60,7 +60,8 @@ def test_every_check_has_words_and_every_row_is_for_a_check() -> None:
 @pytest.mark.parametrize("case", ["failure", ""])
 def test_a_note_asks_for_nothing(case: str) -> None:
     words = KNOWLEDGE.fleet_words("gpu.row-remap", case, Severity.INFO)
-    assert words is not None and (words.dcgm_severity, words.recommended_action) == ("MONITOR", "NONE")
+    assert words is not None
+    assert (words.dcgm_severity, words.recommended_action) == ("MONITOR", "NONE")
 
 
 # --- the lines of NVLink 5 --------------------------------------------------------------------------------------------
@@ -75,12 +76,15 @@ def line(rule: NvlinkXidRule, bits: str, severity: str = "Fatal") -> Xid:
 
 
 def test_every_rule_decodes_its_own_line_in_the_layout_of_its_driver() -> None:
-    assert len(NVLINK.rules) > 50 and NVLINK.codes() == frozenset(range(144, 151))
+    assert len(NVLINK.rules) > 50
+    assert NVLINK.codes() == frozenset(range(144, 151))
     for rule in NVLINK.rules:
         for bits, branch in ((rule.bits, OLD_DRIVER), (rule.bits_new, NEW_DRIVER)):
             decoded = decode(line(rule, bits), NVLINK, branch)
-            assert decoded is not None and decoded.bucket == rule.bucket, (rule.code, rule.units, bits)
-            assert decoded.link == 8 and decoded.is_fatal
+            assert decoded is not None
+            assert decoded.bucket == rule.bucket, (rule.code, rule.units, bits)
+            assert decoded.link == 8
+            assert decoded.is_fatal
             assert decode(line(rule, bits), NVLINK, None) is not None
 
 

@@ -115,12 +115,14 @@ def examining(
     def look_again(snapshot: Snapshot) -> Snapshot:
         from dsdoctor.sources import again
 
-        first_read_at = began + next((run.elapsed_s for run in snapshot.probe_runs if run.probe == "nvml"), 0.0)
+        read_at = began + next((run.elapsed_s for run in snapshot.probe_runs if run.probe == "nvml"), 0.0)
         if settle_s:
             snapshot = again.settled(snapshot, ask_again, settle_s)
+            if snapshot.sections.settling.value and snapshot.sections.settling.value.waited_s:
+                read_at = time.monotonic()
         under_load = any(result.outcome == "ran" and result.gpu is not None for result in snapshot.sections.smoke.value or ())
         if watch_s or under_load:
-            snapshot = again.watched(snapshot, ask_again, first_read_at, watch_s, under_load=under_load)
+            snapshot = again.watched(snapshot, ask_again, read_at, watch_s, under_load=under_load)
         return snapshot
 
     def take_snapshot(label: str) -> Snapshot:

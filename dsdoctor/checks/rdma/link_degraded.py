@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import RdmaPort, absent, unreadable
-from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.checks.rdma._reading import no_ports
+from dsdoctor.facts import PciDevice, RdmaPort, Section, absent, unreadable
+from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
 SOURCE = (
@@ -71,14 +72,21 @@ CASES = (
     ),
     Case(title="the rates were not read", sections={"rdma_ports": rails(None, None)}, status=Status.UNKNOWN, says="rate"),
     Case(title="no adapter", sections={"rdma_ports": absent("no RDMA adapter")}, status=Status.NOT_APPLICABLE, says="no RDMA adapter"),
+    Case(title="nobody looked, and there is no card", sections={"pci_devices": ()}, status=Status.NOT_APPLICABLE, says="no RDMA adapter"),
     Case(title="/sys is not there", sections={"rdma_ports": unreadable("no /sys")}, status=Status.UNKNOWN, says="/sys"),
 )
 
 
 @check("rdma.link-degraded", Severity.WARNING, explains=("smoke.collectives",), settle="ibstat | grep -E 'CA |State|Rate'", cases=CASES)
-def link_degraded(rdma_ports: tuple[RdmaPort, ...], remedies: Remedies) -> Iterator[Finding | Doubt]:
+def link_degraded(
+    rdma_ports: Section[tuple[RdmaPort, ...]], pci_devices: Section[tuple[PciDevice, ...]], remedies: Remedies
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Ports of one board should be alike."""
-    waiting = [port for port in rdma_ports if port.state in ("init", "armed")]
+    ports = rdma_ports.value or ()
+    if not ports:
+        yield no_ports(rdma_ports, pci_devices)
+        return
+    waiting = [port for port in ports if port.state in ("init", "armed")]
     if waiting:
         yield Finding(
             subject=_names(waiting),
@@ -89,7 +97,7 @@ def link_degraded(rdma_ports: tuple[RdmaPort, ...], remedies: Remedies) -> Itera
             remedies=remedies("subnet-manager"),
             sources=(SOURCE,),
         )
-    active = [port for port in rdma_ports if port.state == ACTIVE]
+    active = [port for port in ports if port.state == ACTIVE]
     for board in dict.fromkeys((port.board_id or port.adapter_type, port.link_layer) for port in active):
         alike = [port for port in active if (port.board_id or port.adapter_type, port.link_layer) == board]
         best = max((port.rate_gbit_per_s for port in alike if port.rate_gbit_per_s is not None), default=None)

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.gpu._reading import capped
-from dsdoctor.facts import LogEvent, RdmaPort, Section, State, absent, unreadable
+from dsdoctor.checks.rdma._reading import no_ports
+from dsdoctor.facts import LogEvent, PciDevice, RdmaPort, Section, absent, unreadable
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
@@ -75,6 +76,7 @@ CASES = (
 def link_flapping(
     rdma_ports: Section[tuple[RdmaPort, ...]],
     log_events: Section[tuple[LogEvent, ...]],
+    pci_devices: Section[tuple[PciDevice, ...]],
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
@@ -111,9 +113,7 @@ def link_flapping(
             )
     if lost:
         return
-    if rdma_ports.value is None and rdma_ports.state is State.ABSENT:
-        yield NotApplicable(reason=rdma_ports.why or "there is no RDMA adapter")
-    elif rdma_ports.value is None:
-        yield Doubt(subject="RDMA ports", reason=f"the ports are not known ({rdma_ports.why or 'not asked'})")
-    elif rdma_ports.value and all(port_.link_downed is None for port_ in rdma_ports.value):
+    if not rdma_ports.value:
+        yield no_ports(rdma_ports, pci_devices)
+    elif all(port_.link_downed is None for port_ in rdma_ports.value):
         yield Doubt(subject="RDMA ports", reason="no port shows its counter of lost links")

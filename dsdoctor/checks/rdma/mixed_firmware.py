@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from dsdoctor.checks._check import Case, check
-from dsdoctor.facts import RdmaPort, absent, unreadable
+from dsdoctor.checks.rdma._reading import no_ports
+from dsdoctor.facts import PciDevice, RdmaPort, Section, absent, unreadable
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
@@ -46,14 +47,21 @@ CASES = (
     Case(title="it was not read", sections={"rdma_ports": cards("", "")}, status=Status.UNKNOWN, says="firmware"),
     Case(title="one adapter", sections={"rdma_ports": cards("28.41.1000")}, status=Status.NOT_APPLICABLE, says="one adapter"),
     Case(title="no adapter", sections={"rdma_ports": absent("no RDMA adapter")}, status=Status.NOT_APPLICABLE, says="no RDMA adapter"),
+    Case(title="nobody looked, and there is no card", sections={"pci_devices": ()}, status=Status.NOT_APPLICABLE, says="no RDMA adapter"),
     Case(title="/sys is not there", sections={"rdma_ports": unreadable("no /sys")}, status=Status.UNKNOWN, says="/sys"),
 )
 
 
 @check("rdma.mixed-firmware", Severity.WARNING, settle="ibv_devinfo | grep -E 'hca_id|fw_ver|board_id'", cases=CASES)
-def mixed_firmware(rdma_ports: tuple[RdmaPort, ...], remedies: Remedies) -> Iterator[Finding | Doubt | NotApplicable]:
+def mixed_firmware(
+    rdma_ports: Section[tuple[RdmaPort, ...]], pci_devices: Section[tuple[PciDevice, ...]], remedies: Remedies
+) -> Iterator[Finding | Doubt | NotApplicable]:
     """Compare adapters of one board with one another."""
-    adapters = {port.adapter: port for port in rdma_ports}
+    ports = rdma_ports.value or ()
+    if not ports:
+        yield no_ports(rdma_ports, pci_devices)
+        return
+    adapters = {port.adapter: port for port in ports}
     if len(adapters) < 2:
         yield NotApplicable(reason="there is one adapter only")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dsdoctor.sources.kernel_text import normal_address
@@ -27,6 +27,8 @@ _ACS = re.compile(r"\s{1,40}ACSCtl:\s.{0,40}ReqRedir([+-])\sCmpltRedir([+-])")
 _BOUND = re.compile(r"\s{1,40}Kernel driver in use: ([\w-]{1,40})")
 _NUMA = re.compile(r"\s{1,40}NUMA node: (\d{1,4})\s*$")
 _GROUP = re.compile(r"\s{1,40}IOMMU group: (\d{1,6})\s*$")
+_BUSES = re.compile(r"\s{1,40}Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=[0-9a-f]{2}")
+DEPTH_LIMIT = 16
 _CLASSES = {
     "VGA compatible controller": "0300", "3D controller": "0302", "Display controller": "0380", "Bridge": "0680", "Infiniband controller": "0207",
     "InfiniBand controller": "0207", "Ethernet controller": "0200", "Network controller": "0280", "Non-Volatile memory controller": "0108",
@@ -36,6 +38,8 @@ _VENDORS = {"NVIDIA": NVIDIA, "Mellanox": "15b3", "Advanced Micro Devices": "102
 
 def _lspci(lines: Sequence[Line]) -> Iterator[Found]:
     key = ""
+    bridges: dict[str, str] = {}
+    found: dict[str, Line] = {}
     for line in lines:
         text = line.text
         if not text[:1].isspace():
@@ -45,10 +49,29 @@ def _lspci(lines: Sequence[Line]) -> Iterator[Found]:
                 kind, vendor = _kind(device)
                 if kind:
                     key = normal_address(device[1]) or device[1]
+                    found.setdefault(key, line)
                     yield from _device(device, kind, vendor, key, line)
         elif key:
+            buses = _BUSES.match(text) if "Bus: primary" in text else None
+            if buses and ":" in key:
+                bridges[f"{key.partition(':')[0]}:{buses[2]}"] = key
             for field, value in _detail(text):
                 yield Fact("pci_devices", field, value, line, key, LSPCI)
+    yield from _wiring(found, bridges)
+
+
+def _wiring(found: Mapping[str, Line], bridges: Mapping[str, str]) -> Iterator[Found]:
+    """The bridges above each device, nearest first, and its root: `lspci -v` tells which bus begins below which bridge."""
+    if not bridges:
+        return
+    for key, line in found.items():
+        parents: list[str] = []
+        bus = key.rpartition(":")[0]
+        while bus in bridges and len(parents) < DEPTH_LIMIT:
+            parents.append(bridges[bus])
+            bus = parents[-1].rpartition(":")[0]
+        yield Fact("pci_devices", "parents", tuple(parents), line, key, LSPCI)
+        yield Fact("pci_devices", "root", f"pci{bus}", line, key, LSPCI)
 
 
 def _kind(device: re.Match[str]) -> tuple[str, str]:
