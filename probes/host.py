@@ -597,7 +597,9 @@ def _rdma_ports(host: Host) -> Section[Any]:
     names = _names_in(host, ADAPTERS)
     if not names:
         return (
-            absent(f"no RDMA adapter in {ADAPTERS}", ADAPTERS) if host.is_directory("/sys/class") else unreadable("/sys/class is not there")
+            absent(f"no RDMA adapter in {ADAPTERS}", ADAPTERS)
+            if host.is_directory(INTERFACES)
+            else unreadable(f"{INTERFACES} is not there")
         )
     ports = [(name, path) for name in names for path in host.glob(f"{ADAPTERS}/{glob.escape(name)}/ports/*")]
     return known(tuple(_rdma_port(host, name, path) for name, path in ports), ADAPTERS)
