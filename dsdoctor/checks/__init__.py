@@ -42,6 +42,7 @@ from dsdoctor.checks.flashinfer.requirements import requirements as flashinfer_r
 from dsdoctor.checks.flashmla.requirements import requirements as flashmla_requirements
 from dsdoctor.checks.gpu.ecc_uncorrectable import ecc_uncorrectable
 from dsdoctor.checks.gpu.in_use import in_use
+from dsdoctor.checks.gpu.inforom_corrupted import inforom_corrupted
 from dsdoctor.checks.gpu.lost import lost as gpu_lost
 from dsdoctor.checks.gpu.mig_limits import mig_limits
 from dsdoctor.checks.gpu.mixed_firmware import mixed_firmware as gpu_mixed_firmware
@@ -147,6 +148,7 @@ CHECKS: tuple[Check, ...] = (
     throttled,
     mixed_products,
     gpu_mixed_firmware,
+    inforom_corrupted,
     mig_limits,
     orphan_memory,
     in_use,

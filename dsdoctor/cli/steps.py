@@ -112,17 +112,20 @@ def examining(
             probe_runs=tuple(runs.get(run.probe, run) for run in snapshot.probe_runs),
         )
 
+    def tell(text: str) -> None:
+        print(f"dsdoctor: {text}", file=sys.stderr, flush=True)
+
     def look_again(snapshot: Snapshot) -> Snapshot:
         from dsdoctor.sources import again
 
         read_at = began + next((run.elapsed_s for run in snapshot.probe_runs if run.probe == "nvml"), 0.0)
         if settle_s:
-            snapshot = again.settled(snapshot, ask_again, settle_s)
+            snapshot = again.settled(snapshot, ask_again, settle_s, tell=tell)
             if snapshot.sections.settling.value and snapshot.sections.settling.value.waited_s:
                 read_at = time.monotonic()
         under_load = any(result.outcome == "ran" and result.gpu is not None for result in snapshot.sections.smoke.value or ())
         if watch_s or under_load:
-            snapshot = again.watched(snapshot, ask_again, read_at, watch_s, under_load=under_load)
+            snapshot = again.watched(snapshot, ask_again, read_at, watch_s, under_load=under_load, tell=tell)
         return snapshot
 
     def take_snapshot(label: str) -> Snapshot:

@@ -173,7 +173,7 @@ def _fleet(check_id: str, style: Style) -> list[str]:
     """What fleet tools call its findings."""
     lines = [style.paint("For fleet tools", "bold")]
     for row in _fleet_rows(check_id):
-        which = " ".join(part for part in (row.case, f"({row.severity})" if row.severity else "") if part) or "every other finding"
+        which = row.case or (f"every finding of severity {row.severity}" if row.severity else "every other finding")
         lines += style.wrap(f"{which}: DCGM severity {row.dcgm}, NVSentinel recommendedAction {row.action}", "  ", "    ")
     return lines
 

@@ -53,12 +53,15 @@ def settled(
     ask: Ask,
     limit_s: float,
     *,
+    tell: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
     """The snapshot once nothing is in motion any more, at the latest after `limit_s` seconds; the section `settling` says how it went."""
     started = clock()
     first = motion = in_motion(snapshot.sections)
+    if motion:
+        tell(f"waiting up to {limit_s:.0f} s for {', '.join(motion)}")
     while motion and clock() - started < limit_s:
         sleep(max(0.0, min(PAUSE_S, limit_s - (clock() - started))))
         snapshot = ask(tuple(dict.fromkeys(motion.values())), snapshot)
@@ -80,6 +83,7 @@ def watched(
     seconds: float,
     *,
     under_load: bool,
+    tell: Callable[[str], None] = lambda text: None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> Snapshot:
@@ -87,7 +91,10 @@ def watched(
     before = snapshot.sections
     if before.gpus.value is None and before.pci_devices.value is None:
         return _with(snapshot, growth=not_asked("there are no counters to read twice"))
-    sleep(max(0.0, seconds - (clock() - first_read_at)))
+    left_s = max(0.0, seconds - (clock() - first_read_at))
+    if left_s >= PAUSE_S:
+        tell(f"reading the error counters again in {left_s:.0f} s")
+    sleep(left_s)
     again = ask(("gpus", "pci_devices"), snapshot)
     elapsed_s = clock() - first_read_at
     after = again.sections

@@ -22,6 +22,10 @@ from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes, HealthLimits
 
+RESET_REQUIRED = "(NVML code 16)"
+"""NVML_ERROR_RESET_REQUIRED, as the probe writes it."""
+NVML_SOURCE = "NVML API reference: return codes — https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceEnumvs.html"
+
 
 def asking(action: int | None) -> tuple[Gpu, ...]:
     """A GPU that reports this action."""
@@ -33,6 +37,13 @@ CASES = (
     Case(title="a reboot of the node", sections={"gpus": asking(2)}, status=Status.FAIL, severity=Severity.ERROR, says="reboot"),
     Case(title="work may end first", sections={"gpus": asking(4)}, status=Status.FAIL, severity=Severity.WARNING, says="then reset"),
     Case(title="the domain of a rack", sections={"gpus": asking(5)}, status=Status.FAIL, severity=Severity.ERROR, says="IMEX"),
+    Case(
+        title="NVML answers nothing before a reset",
+        sections={"gpus": (Gpu(index=2, missing={"name": Missing(State.UNREADABLE, "GPU requires reset (NVML code 16)")}),)},
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="requires a reset",
+    ),
     Case(title="nothing", sections={"gpus": asking(0)}, status=Status.PASS),
     Case(title="an action that nobody here knows", sections={"gpus": asking(9)}, status=Status.UNKNOWN, says="9"),
     Case(
@@ -59,6 +70,20 @@ def recovery_action(
     unknown = []
     for gpu in gpus:
         action = gpu.recovery_action
+        refusals = {field: missing.why for field, missing in gpu.missing.items() if RESET_REQUIRED in missing.why}
+        if refusals and not action:
+            field, why = next(iter(refusals.items()))
+            yield Finding(
+                subject=named(gpu),
+                summary=f"{named(gpu)} answers no question before it is reset: NVML says that it requires a reset.",
+                cause="Until then jobs on this GPU fail.",
+                evidence=(Evidence(where=f"gpus[{gpu.index}].missing[{field}]", value=why),),
+                expected="answers from NVML",
+                remedies=remedies("action-1", gpu=str(gpu.index)),
+                sources=(NVML_SOURCE,),
+                fleet_case="action-1",
+            )
+            continue
         if action is None:
             unknown.append((gpu, f"not available, which is not the same as none ({why_unknown(gpu, 'recovery_action')})"))
             continue
