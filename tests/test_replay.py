@@ -131,6 +131,9 @@ class NoKnowledge:
     def remedies(self, check_id: str, sections: Sections) -> Any:
         return None
 
+    def fleet_words(self, check_id: str, case: str, severity: Severity) -> None:
+        return None
+
     def stamp(self, today: datetime.date) -> KnowledgeStamp:
         return KnowledgeStamp(digest="0", date="2026-11-29")
 

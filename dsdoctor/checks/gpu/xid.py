@@ -95,6 +95,13 @@ CASES = (
         says="asks for nothing",
     ),
     Case(
+        title="a page fault after Xid 154 said that nothing is asked any more",
+        sections={"kernel_log": log(said(95), said(154, "action changed from 0x1 (GPU Reset Required) to 0x0 (None)"), said(31))},
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="Xid 31",
+    ),
+    Case(
         title="page faults of a program",
         sections={"kernel_log": log(*(said(31, "MMU Fault") for _ in range(12)))},
         status=Status.FAIL,
@@ -249,6 +256,8 @@ class _Read:
 
 def _of_gpu(address: str, gpu: Gpu | None, events: Sequence[Xid], ground: _Ground) -> Iterator[Finding | Doubt]:
     subject = named(gpu) if gpu else f"GPU at {address}" if address else "a GPU"
+    mended = [number for number, event in enumerate(events) if event.code == RECOVERY_CHANGED and NO_ACTION.search(event.text)]
+    events = events[mended[-1] + 1 :] or events if mended else events
     read: list[_Read] = []
     unknown: dict[int, str] = {}
     for event in events:
