@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,6 +29,9 @@ from dsdoctor.facts import (
     unreadable,
 )
 from dsdoctor.sources import again
+
+from .nvml_stand_in import build, environment
+from .nvml_stand_in import node as node_profile
 
 
 class Machine:
@@ -145,3 +151,35 @@ def test_a_reading_that_fails_leaves_the_first_one_and_says_so(first: dict[str, 
     assert found.growth.state is state
     assert found.growth.why
     assert found.gpus == first["gpus"]
+
+
+# --- the whole command, on a stand-in for NVML ------------------------------------------------------------------------
+
+
+def test_a_check_that_settles_and_watches_says_what_it_saw(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A fabric that never comes up is waited for as long as asked, and no longer; then counters are read twice."""
+    profile = node_profile("h200", "nvswitch")
+    profile["0"]["nvmlDeviceGetGpuFabricInfoV"] = [2, 0, 0, 0]
+    command = [
+        sys.executable,
+        "-m",
+        "dsdoctor",
+        "check",
+        "--quick",
+        "--only",
+        "pcie.replay-rate",
+        "--settle",
+        "1",
+        "--watch",
+        "0.2",
+        "-f",
+        "json",
+    ]
+    done = subprocess.run(command, env=environment(build(tmp_path_factory), profile), capture_output=True, text=True, timeout=60)
+    facts = json.loads(done.stdout)["facts"]
+    assert facts["settling"]["value"]["unsettled"] == ["fabric of GPU 0"]
+    assert facts["settling"]["value"]["waited_s"] >= 1
+    assert "waiting up to 1 s for fabric of GPU 0" in done.stderr
+    growth = facts["growth"]["value"]
+    assert growth["seconds"] >= 0.2
+    assert any(item["gpu"] == 0 and item["counter"] == "pcie.replay_count" for item in growth["counters"])
