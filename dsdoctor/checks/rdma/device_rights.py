@@ -134,6 +134,7 @@ def device_rights(
             expected=f"{VERBS}0 and more, openable by the job",
             remedies=remedies("container" if inside else "host"),
             sources=(SOURCE,),
+            explains=("rdma.link-down",),
         )
     elif pci_devices.value is None and not verbs:
         yield Doubt(subject="/dev/infiniband", reason="no RDMA device file is there, and whether there are RDMA cards is not known")
