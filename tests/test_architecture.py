@@ -36,7 +36,14 @@ RENDER_MAY = {"dsdoctor.errors", "dsdoctor.findings", "dsdoctor.facts", "dsdocto
 RENDER_ALSO = {
     "fleet.py": {"dsdoctor.fleet.answer"},
     "fleet_html.py": {"dsdoctor.fleet.answer"},
-    "explain.py": {"dsdoctor.checks._check", "dsdoctor.matrix", "dsdoctor.plugins", "dsdoctor.remedies", "dsdoctor.sources"},
+    "explain.py": {
+        "dsdoctor.checks._check",
+        "dsdoctor.matrix",
+        "dsdoctor.plugins",
+        "dsdoctor.remedies",
+        "dsdoctor.rows_health",
+        "dsdoctor.sources",
+    },
     "advice.py": {"dsdoctor.advise"},
     "matrix.py": {"dsdoctor.lint", "dsdoctor.matrix_commands", "dsdoctor.refresh", "dsdoctor.rows"},
     "plan.py": {"dsdoctor.plan"},
