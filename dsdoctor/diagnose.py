@@ -24,6 +24,7 @@ from dsdoctor.findings import (
     Diagnosis,
     Doubt,
     Finding,
+    Fitness,
     FleetWords,
     KnowledgeStamp,
     NotApplicable,
@@ -35,6 +36,7 @@ from dsdoctor.findings import (
     Verdict,
 )
 from dsdoctor.plain import to_plain
+from dsdoctor.purpose import NOTHING
 
 
 class KnowledgeSource(Protocol):
@@ -54,6 +56,19 @@ class KnowledgeSource(Protocol):
 
     def stamp(self, today: datetime.date) -> KnowledgeStamp:
         """Digest and date of the knowledge in force."""
+
+
+class PurposeSource(Protocol):
+    """What judgement needs of the user's purpose: chosen profiles, and plans of the models that have to fit."""
+
+    def fitness(self, sections: Sections) -> Fitness:
+        """What the node is judged for."""
+
+    def sharpened(self, name: str, matrix: Any) -> Any:
+        """A matrix with the limits that the chosen profiles add."""
+
+    def plans(self, sections: Sections) -> Any:
+        """Whether the models fit the GPUs that the sections describe."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +98,11 @@ def diagnose(
     today: datetime.date,
     waivers: Sequence[Waiver] = (),
     notices: Sequence[Notice] = (),
+    purpose: PurposeSource = NOTHING,
 ) -> Report:
     """The report on one snapshot. `today` decides what is stale or expired; every other answer follows from the arguments."""
     started = time.perf_counter()
-    judged = [_judge(check, snapshot, knowledge, today) for check in checks]
+    judged = [_judge(check, snapshot, knowledge, purpose, today) for check in checks]
     has_trouble = False
     if snapshot.sections.log_events.value:
         judged, has_trouble = _with_log(judged, snapshot.sections, knowledge)
@@ -118,6 +134,7 @@ def diagnose(
             **{run.probe: run.elapsed_s for run in snapshot.probe_runs},
             "diagnose": round(time.perf_counter() - started, 4),
         },
+        fitness=purpose.fitness(snapshot.sections),
     )
 
 
@@ -134,7 +151,7 @@ def exit_code(report: Report, *, fail_on: Severity | None = Severity.ERROR, stri
     return 1 if strict and report.counts.unknown else 0
 
 
-def _judge(check: Check, snapshot: Snapshot, knowledge: KnowledgeSource, today: datetime.date) -> _Judged:
+def _judge(check: Check, snapshot: Snapshot, knowledge: KnowledgeSource, purpose: PurposeSource, today: datetime.date) -> _Judged:
     sections = snapshot.sections
 
     def outcome(status: Status, reason: str = "", severity: Severity = check.severity, doubts: tuple[Doubt, ...] = ()) -> Outcome:
@@ -157,11 +174,15 @@ def _judge(check: Check, snapshot: Snapshot, knowledge: KnowledgeSource, today: 
     try:
         arguments: dict[str, Any] = {name: getattr(sections, name).value for name in check.sections}
         arguments |= {name: getattr(sections, name) for name in check.optional_sections}
-        arguments |= {name: knowledge.matrix(name) for name in check.matrices}
+        arguments |= {name: purpose.sharpened(name, knowledge.matrix(name)) for name in check.matrices}
         if "remedies" in check.extras:
             arguments["remedies"] = knowledge.remedies(check.id, sections)
         if "advice" in check.extras:
             arguments["advice"] = knowledge.advice(sections)
+        if "purpose" in check.extras:
+            arguments["purpose"] = purpose
+        if "plans" in check.extras:
+            arguments["plans"] = purpose.plans(sections)
         if "today" in check.extras:
             arguments["today"] = today
         if "probed" in check.extras:

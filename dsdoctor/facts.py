@@ -765,12 +765,16 @@ class LoaderHit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MappedLibrary:
-    """A library that was really mapped in the child that used torch (/proc/self/maps)."""
+    """A library that was really mapped: in the child that used torch, or in the process that is examined (/proc/PID/maps)."""
 
     family: str
     soname: str
     path: str
     version: str = ""
+    origin: str = ""
+    """wheel, system, toolkit, conda, bundled or driver; empty: not known."""
+    package: str = ""
+    """Owning distribution or OS package."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -950,6 +954,58 @@ class LogEvent:
     """How often lines of this signature stood in the text; only the first ones are kept."""
 
 
+# --- what the user named ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFolder:
+    """A checkpoint directory that the user named, by its configuration and the headers of its shards."""
+
+    name: str
+    """The last part of its path."""
+    shards: int
+    bytes_on_disk: int
+    problems: tuple[str, ...] = ()
+    """What contradicts what, one line each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpAnswer:
+    """What one request brought."""
+
+    path: str
+    status: int | None = None
+    """None: no answer."""
+    error: str = ""
+    """Why there is no answer, or why it could not be read whole."""
+    elapsed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """One model of the models endpoint."""
+
+    id: str
+    max_model_len: int | None = None
+    """Tokens of the longest request that the engine takes."""
+    root: str = ""
+    """What the engine loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceAnswers:
+    """What the service said that the user named."""
+
+    url: str
+    health: HttpAnswer
+    listing: HttpAnswer
+    """Of the models endpoint."""
+    models: tuple[ServedModel, ...] | None = None
+    """None: the answer was not a list of models."""
+    server: str = ""
+    """As the engine calls itself in its answers: uvicorn, vllm …"""
+
+
 # --- the snapshot -----------------------------------------------------------------------------------------------------
 
 
@@ -1007,6 +1063,8 @@ class Sections:
     settling: Section[Settling] = NOT_ASKED
     commands: Section[tuple[Command, ...]] = NOT_ASKED
     log_events: Section[tuple[LogEvent, ...]] = NOT_ASKED
+    checkpoints: Section[tuple[CheckpointFolder, ...]] = NOT_ASKED
+    service: Section[ServiceAnswers] = NOT_ASKED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

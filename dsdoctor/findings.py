@@ -235,6 +235,26 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fitness:
+    """What the node was judged for."""
+
+    profiles: tuple[str, ...] = ()
+    inferred: bool = False
+    """Nobody chose a profile: these are what is installed, and nothing that is missing for them counts."""
+    models: tuple[str, ...] = ()
+    """Models that have to fit."""
+    plans: tuple[str, ...] = ()
+    """Whether they do, a line each; none where the GPUs are not known."""
+
+    @property
+    def told(self) -> str:
+        """In a line; empty where nothing was chosen and nothing was recognised."""
+        how = " (by what is installed; --profile NAME also says what is missing)" if self.inferred else ""
+        profiles = [f"{', '.join(self.profiles)}{how}"] if self.profiles else []
+        return "; ".join([*profiles, *self.plans])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """The judgement of one snapshot (`dsdoctor.report/1`)."""
 
@@ -253,6 +273,7 @@ class Report:
     facts: Mapping[str, Any] = field(default_factory=dict)
     probe_runs: tuple[ProbeRun, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
+    fitness: Fitness = Fitness()
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings, or None when there are none."""

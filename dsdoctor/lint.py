@@ -18,9 +18,21 @@ from pathlib import Path
 from typing import Any
 
 from dsdoctor.errors import MatrixError
-from dsdoctor.matrix import KINDS, Knowledge, cited_basis, head_problems, kind_of, line_of, matrix_names, parse_yaml, stems_under
+from dsdoctor.matrix import (
+    KINDS,
+    PROFILES,
+    Knowledge,
+    cited_basis,
+    head_problems,
+    kind_of_stem,
+    line_of,
+    matrix_names,
+    parse_yaml,
+    stems_under,
+)
 from dsdoctor.plain import PlainError, from_plain
 from dsdoctor.rows import Basis
+from dsdoctor.rows_profile import NEEDS
 from dsdoctor.versions import ComputeCapability, CudaVersion, DriverVersion, GpuTarget, LibraryVersion
 
 REMEDIES = "remedies"
@@ -64,7 +76,8 @@ def lint(path: Path) -> tuple[Problem, ...]:
     stems = stems_under(path)
     if not stems:
         return (Problem(file=str(path), line=None, key="", text="no matrix file (*.yaml) is below this directory"),)
-    return tuple(problem for stem in stems for problem in _in_order(_lint_file(path / f"{stem}.yaml", stem)))
+    inside = f"{path.resolve().name}/" if path.resolve().name in (REMEDIES, PROFILES) else ""
+    return tuple(problem for stem in stems for problem in _in_order(_lint_file(path / f"{stem}.yaml", f"{inside}{stem}")))
 
 
 def _in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -72,14 +85,14 @@ def _in_order(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _stem_of_file(path: Path) -> str:
-    """The stem of a file that is given by itself; remedies are known by the name of their directory."""
-    return f"{REMEDIES}/{path.stem}" if path.parent.name == REMEDIES else path.stem
+    """The stem of a file that is given by itself; remedies and profiles are known by the name of their directory."""
+    return f"{path.parent.name}/{path.stem}" if path.parent.name in (REMEDIES, PROFILES) else path.stem
 
 
 def _lint_file(path: Path, stem: str) -> Iterator[Problem]:
     kind = _kind(stem)
     if kind is None:
-        known = ", ".join((*matrix_names(), f"{REMEDIES}/AREA"))
+        known = ", ".join((*matrix_names(), f"{REMEDIES}/AREA", f"{PROFILES}/NAME"))
         yield Problem(file=str(path), line=None, key="", text=f"no matrix is called '{stem}'; known are {known}")
         return
     try:
@@ -96,13 +109,11 @@ def _lint_file(path: Path, stem: str) -> Iterator[Problem]:
 
 
 def _kind(stem: str) -> Any:
-    if stem in KINDS:
-        return kind_of(stem)
     if stem.startswith(f"{REMEDIES}/"):
         from dsdoctor.remedies import PlatformTable, RemedyTable
 
         return PlatformTable if stem == f"{REMEDIES}/platforms" else RemedyTable
-    return None
+    return kind_of_stem(stem)
 
 
 def _of_error(path: Path, message: str) -> Problem:
@@ -258,6 +269,12 @@ def _specifiers(text: str) -> object:
         return None
 
 
+def _smoke_test(text: str) -> object:
+    from dsdoctor.plugins import smoke_test_names
+
+    return text in smoke_test_names()
+
+
 FIELDS: tuple[tuple[tuple[str, ...], _Parses, str], ...] = (
     (
         ("min_driver", "toolkit_driver", "runfile_driver", "companion_driver", "driver_versions", "first_version", "first_general", "newest_versions",
@@ -287,6 +304,8 @@ FIELDS: tuple[tuple[tuple[str, ...], _Parses, str], ...] = (
     (("released", "end_of_life", "first_seen"), DATE.fullmatch, "a date (2026-01-31) or a month (2026-01)"),
     (("audited", "reread"), _day, "a date such as 2026-01-31"),
     (("severity",), SEVERITIES.__contains__, "error, warning or info"),
+    (("need",), NEEDS.__contains__, f"one of {', '.join(NEEDS)}"),
+    (("smoke_test",), _smoke_test, "a GPU test, such as fp8-block or fa3"),
     (("at_most",), CAPS.__contains__, "warning or info"),
     (("architecture",), ("", *ARCHITECTURES).__contains__, f"one of {', '.join(ARCHITECTURES)}"),
 )  # fmt: skip
@@ -420,6 +439,10 @@ IDENTITY: Mapping[str, tuple[str, ...]] = {
     "KvBytes": ("model", "format"),
     "NcclCuda": ("first",),
     "NvlinkXidRule": ("code", "units", "bits_new", "bucket"),
+    "Component": ("name", "only_as"),
+    "GpuNeed": ("capabilities", "only_as"),
+    "NodeNeed": ("need", "directory", "gpus_from", "nodes_from", "only_as", "amount"),
+    "RequiredTest": ("smoke_test", "gpus_from"),
     "PackageNeed": ("package", "versions", "text"),
     "Placement": ("node", "weights"),
     "RuntimeCompiler": ("package", "needs"),

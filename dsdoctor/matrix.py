@@ -59,6 +59,10 @@ KINDS: Mapping[str, str] = {
 """Stem of each matrix and the class that holds it, imported when the matrix is asked for."""
 
 
+PROFILES = "profiles"
+"""Folder of the profiles: one file each, which a site's own directory may add to."""
+
+
 def matrix_names() -> tuple[str, ...]:
     """The stems of all matrices that a check may ask for, in alphabetical order."""
     return tuple(sorted(KINDS))
@@ -68,6 +72,15 @@ def kind_of(stem: str) -> Any:
     """The class that holds a matrix."""
     module, _, kind = KINDS[stem].partition(":")
     return getattr(importlib.import_module(module), kind)
+
+
+def kind_of_stem(stem: str) -> Any:
+    """The class that holds the file of a stem, be it a matrix or a profile; None for any other file."""
+    if stem.startswith(f"{PROFILES}/"):
+        from dsdoctor.rows_profile import Profile
+
+        return Profile
+    return kind_of(stem) if stem in KINDS else None
 
 
 def stem_of(name: str) -> str:
@@ -100,6 +113,26 @@ class Knowledge:
         if (stem, kind) not in self._tables:
             self._tables[stem, kind] = load_table(stem, kind, self.overlays)
         return self._tables[stem, kind]
+
+    def profile(self, name: str) -> Any:
+        """The profile of a name, as its file is called."""
+        stem = f"{PROFILES}/{name}"
+        return self.load_table(stem, kind_of_stem(stem))
+
+    def profile_names(self) -> tuple[str, ...]:
+        """The names of all profiles, a site's own included, in alphabetical order."""
+        own = {path.name.removesuffix(".yaml") for directory in self.overlays for path in (directory / PROFILES).glob("*.yaml")}
+        return tuple(sorted(own | _built_in_profiles()))
+
+    def profile_marks(self) -> dict[str, tuple[str, ...]]:
+        """Each profile with the distributions by which it is recognised. The rest is not checked here: this is asked in every run."""
+        key = (PROFILES, "seen_as")
+        if key not in self._tables:
+            pieces = {name: _merged(_pieces(f"{PROFILES}/{name}", self.overlays)) for name in self.profile_names()}
+            found = {name: data.get("seen_as") for name, data in pieces.items()}
+            self._tables[key] = {name: tuple(map(str, marks)) if isinstance(marks, list) else () for name, marks in found.items()}
+        known: dict[str, tuple[str, ...]] = self._tables[key]
+        return known
 
     def remedies(self, check_id: str, sections: Sections) -> Any:
         """The remedies of a check for the platform that the sections describe."""
@@ -137,7 +170,7 @@ class Knowledge:
 
 def load_table(stem: str, kind: Any, overlays: Sequence[Path] = ()) -> Any:
     """The matrix file of a stem read as the dataclass `kind`, with the rows of overlay files first; MatrixError when malformed."""
-    pieces = [*_overlay_pieces(stem, overlays), _built_in_piece(stem)]
+    pieces = _pieces(stem, overlays)
     data = _merged(pieces)
     try:
         return from_plain(kind, data)
@@ -150,8 +183,8 @@ def lint_overlay(directory: Path) -> tuple[str, ...]:
     problems = []
     for stem in stems_under(directory):
         try:
-            if stem in KINDS:
-                Knowledge((directory,)).matrix(stem)
+            if kind := kind_of_stem(stem):
+                load_table(stem, kind, (directory,))
             elif _built_in(f"{stem}.yaml") is not None:
                 _read_yaml(directory / f"{stem}.yaml", stem)
             else:
@@ -171,9 +204,9 @@ def compile_directory(source: Path, target: Path) -> None:
     contents = {stem: (source / f"{stem}.yaml").read_bytes() for stem in stems_under(source)}
     for stem in contents:
         piece = _read_yaml(source / f"{stem}.yaml", stem)
-        if stem in KINDS:
+        if kind := kind_of_stem(stem):
             try:
-                from_plain(kind_of(stem), piece.data)
+                from_plain(kind, piece.data)
             except PlainError as error:
                 raise _located(error, [piece]) from None
         path = target / f"{stem}.json"
@@ -206,6 +239,22 @@ def _built_in(name: str) -> bytes | None:
     except OSError:
         return None
     return content
+
+
+@lru_cache(maxsize=1)
+def _built_in_profiles() -> frozenset[str]:
+    """The names of the built-in profiles, also out of an archive."""
+    from importlib.resources import files
+
+    folder = files("dsdoctor.matrices") / PROFILES
+    return frozenset(item.name.removesuffix(".yaml") for item in folder.iterdir() if item.name.endswith(".yaml"))
+
+
+def _pieces(stem: str, overlays: Sequence[Path]) -> list[_Piece]:
+    """The files of a stem, the strongest first. A profile may be a site's own alone; every other file is built in."""
+    own = _overlay_pieces(stem, overlays)
+    is_own_alone = own and stem.startswith(f"{PROFILES}/") and stem.rpartition("/")[2] not in _built_in_profiles()
+    return own if is_own_alone else [*own, _built_in_piece(stem)]
 
 
 def _built_in_piece(stem: str) -> _Piece:

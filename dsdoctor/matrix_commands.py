@@ -12,7 +12,7 @@ from typing import Any
 
 from dsdoctor.errors import MatrixError, UsageError, unknown_name
 from dsdoctor.lint import HEAD_KEYS, identity_keys, lint
-from dsdoctor.matrix import Knowledge, matrix_names
+from dsdoctor.matrix import PROFILES, Knowledge, matrix_names
 
 SHOWN_PROBLEMS = 5
 
@@ -26,11 +26,28 @@ class Found:
     row: Any
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllProfiles:
+    """What a node can be judged for; one of them whole: dsdoctor matrix show profiles/NAME."""
+
+    matrix: str
+    seen: str
+    profiles: Mapping[str, Any]
+
+
 def open_matrix(name: str, knowledge: Knowledge) -> Any:
     """The matrix of a name; UsageError with the nearest names when there is none."""
     stem = name.removesuffix(".yaml").removesuffix("_matrix").replace("_", "-")
+    if stem.startswith(f"{PROFILES}/"):
+        wanted, known = stem.removeprefix(f"{PROFILES}/"), knowledge.profile_names()
+        if wanted not in known:
+            raise unknown_name("profile", wanted, known)
+        return knowledge.profile(wanted)
+    if stem == PROFILES:
+        profiles = {wanted: knowledge.profile(wanted) for wanted in knowledge.profile_names()}
+        return AllProfiles(matrix=PROFILES, seen=max(profile.seen for profile in profiles.values()), profiles=profiles)
     if stem not in matrix_names():
-        raise unknown_name("matrix", name, matrix_names())
+        raise unknown_name("matrix", name, (*matrix_names(), PROFILES))
     return knowledge.matrix(stem)
 
 

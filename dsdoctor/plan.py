@@ -68,6 +68,8 @@ class Model:
     upper_bound: bool = False
     unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    is_firm: bool = True
+    """Whether its figures are sure enough to call a node unfit by a narrow margin."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,7 +353,7 @@ def _of_rows(name: str, release: ModelRelease, row: ModelPlan, models: DeepseekM
     return Model(
         name=name, context_limit=release.context, layers=shape.layers if shape else None, heads=shape.heads if shape else None,
         weights=weights, layouts=layouts(models, row), default_layouts=row.kv_default, support=row.support, upper_bound=row.upper_bound,
-        unknown=tuple(unknown), notes=tuple(text for text in (*row.notes, release.note) if text),
+        unknown=tuple(unknown), notes=tuple(text for text in (*row.notes, release.note) if text), is_firm=row.basis.may_carry_error,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsdoctor.findings import Notice, Severity
+from dsdoctor.purpose import NOTHING, Purpose
 
 if TYPE_CHECKING:
     from dsdoctor.checks._check import Check
@@ -35,6 +36,8 @@ class Parts:
     matrices: tuple[str, ...] = ()
     """Folders whose rows stand before the built-in ones."""
     notices: tuple[Notice, ...] = ()
+    purpose: Purpose = NOTHING
+    """What the user wants the node for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,18 @@ def load_probes(entry_points: Iterable[EntryPoint] | None = None) -> tuple[Probe
         if not isinstance(plugin, Notice) and not _clashes(probes, (), plugin):
             probes += getattr(plugin, "PROBES", ())
     return tuple(probes)
+
+
+def process_probes(probes: Iterable[Probe]) -> tuple[Probe, ...]:
+    """The probes for a running process: of these, those that start nothing in its name, and the one that reads what it has mapped."""
+    built_in = importlib.import_module(BUILT_IN_PROBES)
+    return (*(probe for probe in probes if probe.name not in built_in.STARTS_CHILDREN), built_in.PROCESS_PROBE)
+
+
+def endpoint_probe() -> Probe:
+    """The probe that asks a service."""
+    found: Probe = importlib.import_module(BUILT_IN_PROBES).ENDPOINT_PROBE
+    return found
 
 
 def smoke_test_names() -> tuple[str, ...]:

@@ -36,7 +36,7 @@ FREE_TEXT = frozenset(
         "label",
         "made_by",
     }
-    | {"where", "interfaces", "via"}
+    | {"where", "interfaces", "via", "url"}
 )
 """Fields with text that people and programs wrote: only there can an address or a bare host name stand."""
 

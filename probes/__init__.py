@@ -38,10 +38,17 @@ PROBES: tuple[Probe, ...] = (
         timeout_s=10,
         provides=("kernel_driver", "driver_module_file", "secure_boot", "loaded_modules", "driver_libraries"),
     ),
-    Probe(name="services", module="dsdoctor.probes.services", cost="process", timeout_s=10, provides=("services",)),
-    Probe(name="kernel_log", module="dsdoctor.probes.kernel_log", cost="process", timeout_s=10, provides=("kernel_log",)),
-    Probe(name="nvml", module="dsdoctor.probes.nvml", cost="instant", timeout_s=20, provides=("nvml_start", "nvml_versions", "gpus")),
-    Probe(name="pcie", module="dsdoctor.probes.pcie", cost="instant", timeout_s=10, provides=("pci_devices", "iommu")),
+    Probe(name="services", module="dsdoctor.probes.services", cost="process", timeout_s=10, provides=("services",), whole_node=True),
+    Probe(name="kernel_log", module="dsdoctor.probes.kernel_log", cost="process", timeout_s=10, provides=("kernel_log",), whole_node=True),
+    Probe(
+        name="nvml",
+        module="dsdoctor.probes.nvml",
+        cost="instant",
+        timeout_s=20,
+        provides=("nvml_start", "nvml_versions", "gpus"),
+        whole_node=True,
+    ),
+    Probe(name="pcie", module="dsdoctor.probes.pcie", cost="instant", timeout_s=10, provides=("pci_devices", "iommu"), whole_node=True),
     Probe(name="toolchain", module="dsdoctor.probes.toolchain", cost="process", timeout_s=15, provides=("cuda_toolkits", "host_compilers")),
     Probe(
         name="interpreter",
@@ -78,6 +85,23 @@ PROBES: tuple[Probe, ...] = (
         provides=("smoke",),
     ),
 )
+
+PROCESS_PROBE = Probe(
+    name="process",
+    module="dsdoctor.probes.process",
+    cost="instant",
+    timeout_s=20,
+    provides=("mapped_libraries", "torch_runtime", "commands"),
+)
+"""For a running process (`--pid`), in place of the probes that start children of the interpreter."""
+
+STARTS_CHILDREN = ("torch", "smoke")
+"""The probes whose place it takes."""
+
+ENDPOINT_PROBE = Probe(
+    name="endpoint", module="dsdoctor.probes.endpoint", cost="process", timeout_s=15, provides=("service",), whole_node=True
+)
+"""For a service that the user names (`--service`)."""
 
 DISK_PROBE = Probe(name="disk", module="dsdoctor.probes.disk", cost="process", timeout_s=15, provides=("disk",), quick=False)
 """For a model directory that the user names; a file system that does not answer costs its timeout, and nothing else."""

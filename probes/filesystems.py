@@ -260,7 +260,7 @@ def examine(host: Host, place: Place, mounts: Sequence[Mount]) -> Directory:
         path=readable(place.path),
         configured_by=place.configured_by,
         exists=exists,
-        writable=is_directory and host.is_writable(nearest) and not _refuses_writes(mount),
+        writable=None if host.rights_differ else is_directory and host.is_writable(nearest) and not _refuses_writes(mount),
         free_bytes=size.free_bytes if size else None,
         free_inodes=size.free_inodes if size and counts_inodes else None,
         total_bytes=size.total_bytes if size else None,

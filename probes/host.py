@@ -511,6 +511,8 @@ def examine_device(host: Host, path: str) -> DeviceNode:
         mode = stat.filemode(host.status(path).st_mode)
     except OSError as error:
         return DeviceNode(path=path, openable=False, why=error.strerror or str(error))
+    if host.rights_differ:
+        return DeviceNode(path=path, openable=None, mode=mode, why="only the process that is examined could tell")
     refusal = host.open_error(path)
     return DeviceNode(path=path, openable=refusal is None, mode=mode, why=(refusal.strerror or str(refusal)) if refusal else "")
 
@@ -524,7 +526,7 @@ def _environment(host: Host) -> Section[Any]:
         for name, value in sorted(host.environment.items())
         if matters(name) and not SECRET_IN_VALUE.search(value)
     )
-    return known(found, "environment of the doctor")
+    return known(found, "environment of the process that is examined" if host.process else "environment of the doctor")
 
 
 # --- network ----------------------------------------------------------------------------------------------------------

@@ -67,8 +67,9 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
     target = scope.target
     if target is None:
         return {name: not_asked("no target interpreter") for name in SECTIONS}
-    answer, start_error = ask(host, target, min(DESCRIBE_TIMEOUT_S, scope.deadline_s / 2))
-    via = "files and the interpreter itself" if answer else f"files ({start_error})"
+    # Of a running process only files are read: it may belong to another user.
+    answer, start_error = ({}, "") if host.process else ask(host, target, min(DESCRIBE_TIMEOUT_S, scope.deadline_s / 2))
+    via = "files and the interpreter itself" if answer else f"files ({start_error})" if start_error else "files"
     sites = site_directories(host, target, answer)
     found = distributions(host, sites)
     return {

@@ -181,10 +181,10 @@ def cuda_libraries(node: Node) -> Iterator[CudaLibrary]:
             yield _library(node, path, real, origin, owners)
 
 
-def owned_versions(host: Host, target: Target) -> dict[str, str]:
-    """Version of each CUDA library on disk where one is known, by its real path."""
+def owned_copies(host: Host, target: Target) -> dict[str, CudaLibrary]:
+    """Each CUDA library on disk, by its real path."""
     with contextlib.ExitStack() as opened:
-        return {host.real_path(copy.path): copy.version for copy in cuda_libraries(survey(host, target, opened))}
+        return {host.real_path(copy.path): copy for copy in cuda_libraries(survey(host, target, opened))}
 
 
 def _library_directories(node: Node) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from dsdoctor.facts import MappedLibrary, ModuleImport, Section, TorchRuntime, absent, known, not_asked, unreadable
+from dsdoctor.facts import CudaLibrary, MappedLibrary, ModuleImport, Section, TorchRuntime, absent, known, not_asked, unreadable
 from dsdoctor.sources.child import Ended
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Scope, Target
@@ -16,7 +16,7 @@ from dsdoctor.sources.target import run_script
 from dsdoctor.sources.texts import family_of, soname_in_name, version_in_name
 
 from .interpreter import distributions
-from .libraries import extension_files, owned_versions
+from .libraries import extension_files, owned_copies
 
 CHILD_TIMEOUT_S = 110.0
 SHARE_OF_DEADLINE = 0.9
@@ -81,7 +81,7 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
     broke_off = "" if stage == "done" or (ended.ok and facts.get("imported") is False) else f"{how_it_ended(ended)} while {stage}"
     return {
         "torch_runtime": runtime(facts, stage, broke_off),
-        "mapped_libraries": mapped_libraries(facts, broke_off, owned_versions(host, scope.target)),
+        "mapped_libraries": mapped_libraries(facts, broke_off, owned_copies(host, scope.target)),
         "module_imports": module_imports(facts, broke_off),
     }
 
@@ -166,14 +166,14 @@ def error_code(texts: Iterable[str]) -> int | None:
     return next((int(match[1]) for text in texts if (match := re.search(r"\b[Ee]rror (\d{1,3}):", text))), None)
 
 
-def mapped_libraries(facts: Mapping[str, Any], broke_off: str, owned: Mapping[str, str]) -> Section[tuple[MappedLibrary, ...]]:
-    """The CUDA and driver libraries that were mapped; `owned` has the versions of the wheels they belong to, by path."""
+def mapped_libraries(facts: Mapping[str, Any], broke_off: str, owned: Mapping[str, CudaLibrary]) -> Section[tuple[MappedLibrary, ...]]:
+    """The CUDA and driver libraries that were mapped; `owned` has the copies on disk, by path."""
     if not isinstance(facts.get("mapped"), list):
         return unreadable(broke_off or "the child could not read its own /proc/self/maps", FOUND_VIA)
     versions = facts.get("versions")
     said = versions if isinstance(versions, dict) else {}
     paths = [path for path in _texts(facts, "mapped") if mapped_family(os.path.basename(path))]
-    return known(tuple(_mapped(path, str(said.get(path, "")), owned.get(path, "")) for path in paths), FOUND_VIA)
+    return known(tuple(_mapped(path, str(said.get(path, "")), owned.get(path)) for path in paths), FOUND_VIA)
 
 
 def module_imports(facts: Mapping[str, Any], broke_off: str) -> Section[tuple[ModuleImport, ...]]:
@@ -206,11 +206,15 @@ def mapped_family(file_name: str) -> str:
     return driver[1] if driver else family_of(file_name)
 
 
-def _mapped(path: str, said: str, owned: str) -> MappedLibrary:
+def _mapped(path: str, said: str, copy: CudaLibrary | None) -> MappedLibrary:
     name = os.path.basename(path)
+    owned = copy.version if copy else ""
     # The wheel's version is longer than the library's own answer; where they disagree, the file was replaced and its answer counts.
     version = version_in_name(name) or (owned if owned.startswith(said) else said)
-    return MappedLibrary(family=mapped_family(name), soname=soname_in_name(name), path=path, version=version)
+    return MappedLibrary(
+        family=mapped_family(name), soname=soname_in_name(name), path=path, version=version,
+        origin=copy.origin if copy else "driver" if DRIVER_LIBRARY.fullmatch(name) else "", package=copy.package if copy else "",
+    )  # fmt: skip
 
 
 def _version_of(said: Mapping[str, str], stem: str) -> str:

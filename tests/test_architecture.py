@@ -26,12 +26,16 @@ LAYERS = {
         "dsdoctor.checks._check",
         "dsdoctor.checks._from_log",
         "dsdoctor.plain",
+        "dsdoctor.purpose",
     ),
     "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings"),
 }
 CHECK_MAY = {"dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks", "dsdoctor.rows", "dsdoctor.versions", "dsdoctor.remedies"}
-TYPES_ONLY = {"dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.rows_health", "dsdoctor.rows_stack"}
-"""What a check may name as the type of a parameter, and not import: the matrices and the search are handed over when they are needed."""
+TYPES_ONLY = {
+    "dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.rows_health", "dsdoctor.rows_stack", "dsdoctor.rows_profile",
+    "dsdoctor.plan", "dsdoctor.purpose",
+}  # fmt: skip
+"""What a check may name as the type of a parameter, and not import: matrices, search and plans are handed over when they are needed."""
 RENDER_MAY = {"dsdoctor.errors", "dsdoctor.findings", "dsdoctor.facts", "dsdoctor.plain", "dsdoctor.render", "dsdoctor.topology"}
 RENDER_ALSO = {
     "fleet.py": {"dsdoctor.fleet.answer"},
@@ -45,7 +49,14 @@ RENDER_ALSO = {
         "dsdoctor.sources",
     },
     "advice.py": {"dsdoctor.advise"},
-    "matrix.py": {"dsdoctor.lint", "dsdoctor.matrix_commands", "dsdoctor.refresh", "dsdoctor.rows"},
+    "matrix.py": {
+        "dsdoctor.lint",
+        "dsdoctor.matrix",
+        "dsdoctor.matrix_commands",
+        "dsdoctor.refresh",
+        "dsdoctor.rows",
+        "dsdoctor.rows_profile",
+    },
     "plan.py": {"dsdoctor.plan"},
     "smoke.py": {"dsdoctor.smoke_table"},
 }

@@ -27,6 +27,7 @@ from dsdoctor.facts import (
     Section,
     Sections,
     Snapshot,
+    State,
     TorchBuild,
     TorchRuntime,
     absent,
@@ -381,6 +382,10 @@ def everything(section: Section[Any]) -> Sections:
 
 JUDGE_WHAT_WAS_PASTED = {"nccl.version-differs", "capacity.does-not-fit"}
 """Checks of command lines and logs alone, which no machine has: without any the question does not arise."""
+JUDGE_WHAT_WAS_WANTED = {"capacity.load-time", "profile.component-missing", "profile.smoke-not-run", "profile.node-needs"}
+"""Checks of a profile or model that the user chose: here nobody chose any."""
+JUDGE_WHAT_WAS_NAMED = {"capacity.checkpoint-damaged", "service.unhealthy"}
+"""Checks of a directory or service that the user named: it was read, or nobody named one."""
 
 
 @pytest.mark.parametrize(
@@ -391,11 +396,12 @@ def test_nothing_is_known_so_nothing_is_healthy(section: Section[Any]) -> None:
     report = judge(everything(section))
     assert report.verdict is Verdict.UNKNOWN
     assert report.diagnosis == ()
-    assert {outcome.check for outcome in report.outcomes if outcome.status is not Status.UNKNOWN} == JUDGE_WHAT_WAS_PASTED
+    idle = JUDGE_WHAT_WAS_PASTED | JUDGE_WHAT_WAS_WANTED | (JUDGE_WHAT_WAS_NAMED if section.state is State.NOT_ASKED else set())
+    assert {outcome.check for outcome in report.outcomes if outcome.status is not Status.UNKNOWN} == idle
     assert all(outcome.reason for outcome in report.outcomes)
     text = screen(report)
     assert "HEALTHY" not in text
-    assert f"{len(CHECKS) - len(JUDGE_WHAT_WAS_PASTED)} unknown" in text
+    assert f"{len(CHECKS) - len(idle)} unknown" in text
     assert exit_code(report) == 0
     assert exit_code(report, strict=True) == 1
 
@@ -406,7 +412,7 @@ def test_nothing_may_be_read_and_that_is_all_that_is_said() -> None:
     assert [item.check for item in report.diagnosis] == ["system.python-unreadable"]
     assert "HEALTHY" not in screen(report)
     others = {outcome.check for outcome in report.outcomes if outcome.status is not Status.UNKNOWN}
-    assert others == {"system.python-unreadable", *JUDGE_WHAT_WAS_PASTED}
+    assert others == {"system.python-unreadable", *JUDGE_WHAT_WAS_PASTED, *JUDGE_WHAT_WAS_WANTED}
 
 
 # --- a check that fails -----------------------------------------------------------------------------------------------

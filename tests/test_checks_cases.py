@@ -17,6 +17,7 @@ from dsdoctor.facts import Container, Identity, Origin, Package, Platform, Secti
 from dsdoctor.findings import Report, Severity, Status
 from dsdoctor.matrix import Knowledge
 from dsdoctor.plain import from_plain, to_plain
+from dsdoctor.purpose import ask
 
 TODAY = datetime.date(2026, 11, 29)
 KNOWLEDGE = Knowledge()
@@ -50,12 +51,13 @@ def section(value: Any) -> Section[Any]:
     return value if isinstance(value, Section) else known(value)
 
 
-def judge(check: Check, sections: Mapping[str, Any]) -> Report:
+def judge(check: Check, sections: Mapping[str, Any], case: Case | None = None) -> Report:
     facts = Sections(**{name: section(value) for name, value in sections.items()})
     node = Snapshot(
         schema="dsdoctor.snapshot/1", taken_at="2026-11-29T00:00:00Z", origin=Origin(kind="replay", label="a case"), sections=facts
     )
-    return diagnose(node, KNOWLEDGE, [check], today=TODAY)
+    purpose = ask(KNOWLEDGE, case.profiles, case.models, disk_gb_per_s=case.disk_gb_per_s) if case else ask(KNOWLEDGE)
+    return diagnose(node, KNOWLEDGE, [check], today=TODAY, purpose=purpose)
 
 
 def everything_said(report: Report) -> str:
@@ -68,7 +70,7 @@ def everything_said(report: Report) -> str:
 
 @pytest.mark.parametrize(("check", "case"), EVERY_CASE)
 def test_a_check_answers_its_case(check: Check, case: Case) -> None:
-    report = judge(check, case.sections)
+    report = judge(check, case.sections, case)
     outcome = report.outcomes[0]
     assert outcome.status is case.status, (outcome.reason, [item.summary for item in report.diagnosis])
     assert case.says in everything_said(report)
@@ -80,7 +82,7 @@ def test_a_check_answers_its_case(check: Check, case: Case) -> None:
 
 @pytest.mark.parametrize(("check", "case"), EVERY_FAILURE)
 def test_a_finding_says_what_is_wrong_how_we_know_and_what_to_do(check: Check, case: Case) -> None:
-    for found in judge(check, case.sections).diagnosis:
+    for found in judge(check, case.sections, case).diagnosis:
         assert found.subject
         assert found.summary.endswith((".", "…", ")", "!"))
         assert "\n" not in found.summary
@@ -98,7 +100,7 @@ def test_a_finding_says_what_is_wrong_how_we_know_and_what_to_do(check: Check, c
 @pytest.mark.parametrize(("check", "case"), EVERY_FAILURE)
 def test_every_reader_gets_a_remedy(check: Check, case: Case, reader: str) -> None:
     """A finding without a remedy is not yet a check, wherever the reader sits; facts of the case itself stay as they are."""
-    for found in judge(check, {**READERS[reader], **case.sections}).diagnosis:
+    for found in judge(check, {**READERS[reader], **case.sections}, case).diagnosis:
         assert found.remedies, found.summary
 
 
@@ -106,7 +108,7 @@ def test_every_reader_gets_a_remedy(check: Check, case: Case, reader: str) -> No
 def test_a_case_answers_the_same_after_a_recording(check: Check, case: Case) -> None:
     facts = Sections(**{name: section(value) for name, value in case.sections.items()})
     again = from_plain(Sections, to_plain(facts))
-    assert judge(check, {name: getattr(again, name) for name in case.sections}).outcomes[0].status is case.status
+    assert judge(check, {name: getattr(again, name) for name in case.sections}, case).outcomes[0].status is case.status
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.id)
@@ -138,7 +140,7 @@ def test_nothing_known_is_never_a_fault(check: Check) -> None:
 def test_unreadable_optional_facts_crash_no_check(check: Check) -> None:
     for case in check.cases:
         only_needed = {name: value for name, value in case.sections.items() if name in check.sections}
-        assert judge(check, only_needed).outcomes[0].status is not Status.CRASHED
+        assert judge(check, only_needed, case).outcomes[0].status is not Status.CRASHED
 
 
 def test_ids_are_unique_and_errors_fold_only_known_ids() -> None:

@@ -114,6 +114,44 @@ def test_the_fixed_part_of_a_sequence_is_the_window_of_all_layers() -> None:
     assert sizes[v41.name]["v4_584_rows_fp8_index"] == 40 * 128 * 584 == 2990080
 
 
+def test_the_facts_of_v4_and_v41_come_out_again() -> None:
+    """KV bytes per token in every layout, the fixed part, weights as measured, and tables in main memory; unknown there is unknown here."""
+    path = SHARED / "facts" / "deepseek_models_2026.yaml"
+    if not path.exists():
+        pytest.skip("the collected facts are not here")
+    import yaml
+
+    facts = yaml.safe_load(path.read_text())
+    caches = {row["id"]: row for row in facts["kv_cache"]}
+    expected = {
+        "V4-Flash": caches["kv.v4.formula"]["bytes_per_token"]["flash"],
+        "V4-Pro": caches["kv.v4.formula"]["bytes_per_token"]["pro"],
+        "V4.1-Flash": caches["kv.v41.formula"]["bytes_per_token"],
+    }
+    for name, layouts in expected.items():
+        assert {kv.name: kv.bytes_per_token for kv in planner.named(name, MODELS).layouts} == layouts, name
+    windows = caches["kv.v4.formula"]["window_bytes_per_sequence_fp8"]
+    fixed = {
+        name: {kv.bytes_per_sequence for kv in planner.named(name, MODELS).layouts if "fp8" in kv.name} for name in ("V4-Flash", "V4-Pro")
+    }
+    assert fixed == {"V4-Flash": {windows["flash"]}, "V4-Pro": {windows["pro"]}}
+    assert caches["kv.v4.formula"]["compressor_state_bytes"] == "unknown"
+    assert all(any("compressor-state" in text for text in planner.named(name, MODELS).unknown) for name in expected)
+
+    measured = {row["layout"]: row for row in next(row for row in facts["sizes"] if row["id"] == "size.measured_weights_per_gpu")["gib"]}
+    for gpus, layout in ((8, "TP8 H200, Engram on host"), (4, "TP4 H200, Engram on host")):
+        per_gpu = planned("V4.1-Flash", "H200", gpus=gpus).placed.weights_bytes_per_gpu or 0
+        assert per_gpu / GIB == pytest.approx(measured[layout]["per_gpu"], rel=0.01)
+    tables = next(row for row in facts["architecture"] if row["id"] == "arch.v41_flash")["engram"]["gib_with_scales"]
+    assert planner.named("V4.1-Flash", MODELS).weights[0].host_bytes / GIB == pytest.approx(tables, abs=0.5)
+    on_disk = {row["id"]: row.get("bytes_gb") for row in facts["releases"]}
+    for name, id in (("V4-Flash", "rel.v4_flash"), ("V4-Pro", "rel.v4_pro"), ("V4.1-Flash", "rel.v41_flash")):
+        assert planner.named(name, MODELS).weights[0].disk_bytes == round(on_disk[id] * GB)
+    pro = next(row for row in facts["architecture"] if row["id"] == "arch.v4_pro")
+    assert pro["heads"] == "unknown"
+    assert planner.named("V4-Pro", MODELS).heads is None
+
+
 @pytest.mark.parametrize(("gb_per_s", "minutes"), [(1, 11.5), (3, 3.8), (6, 1.9)])
 def test_the_load_time_is_bytes_by_rate(gb_per_s: float, minutes: float) -> None:
     assert (planned("V3", "H200", disk_gb_per_s=gb_per_s).load_s or 0) / 60 == pytest.approx(minutes, abs=0.05)

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dsdoctor.facts import Section, State
+from dsdoctor.facts import CudaLibrary, Section, State
 from dsdoctor.plain import to_plain
 from dsdoctor.sources.child import Ended
 from dsdoctor.sources.host import Host
@@ -251,7 +251,8 @@ def test_error_codes_are_found_where_torch_names_them() -> None:
 def test_version_of_a_mapped_library() -> None:
     facts = {"mapped": ["/s/libcudnn.so.9.14.0", "/v/nvidia/nccl/lib/libnccl.so.2", "/v/libcudart.so.13", "/lib/libc.so.6", "/d/libcuda.so.1"],
              "versions": {"/v/nvidia/nccl/lib/libnccl.so.2": "2.29.7", "/v/libcudart.so.13": "13.0"}}  # fmt: skip
-    owned = {"/v/nvidia/nccl/lib/libnccl.so.2": "2.28.9", "/v/libcudart.so.13": "13.0.96"}
+    versions = {"/v/nvidia/nccl/lib/libnccl.so.2": "2.28.9", "/v/libcudart.so.13": "13.0.96"}
+    owned = {path: CudaLibrary(family="", soname="", path=path, version=version, origin="wheel") for path, version in versions.items()}
     rows = torch.mapped_libraries(facts, "", owned).value
     assert [(row.family, row.soname, row.version) for row in rows] == [
         ("cudnn", "libcudnn.so.9", "9.14.0"),
@@ -259,6 +260,7 @@ def test_version_of_a_mapped_library() -> None:
         ("cudart", "libcudart.so.13", "13.0.96"),
         ("cuda", "libcuda.so.1", ""),
     ]
+    assert [row.origin for row in rows] == ["", "wheel", "wheel", "driver"]
 
 
 def test_how_a_child_ended() -> None:

@@ -69,6 +69,7 @@ def test_the_page_as_json() -> None:
     assert document["remedies"][0]["commands"] == ["docker pull x"]
     assert document["cases"][0] == {
         "title": "an old C library", "sections": {"libc": {"family": "glibc", "version": "2.17"}}, "status": "fail", "severity": "warning", "says": "2.17",
+        "options": "",
     }  # fmt: skip
     assert document["cases"][1]["sections"]["libc"] == {"state": "unreadable", "why": "denied"}
 

@@ -400,7 +400,7 @@ SCHEMA = json.loads(files("dsdoctor").joinpath("report.schema.json").read_text()
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 CONTRACT_ORDER = [
     "schema", "dsdoctor", "taken_at", "origin", "target", "verdict", "counts", "diagnosis", "outcomes", "notices", "knowledge", "facts",
-    "probe_runs", "timings",
+    "probe_runs", "timings", "fitness",
 ]  # fmt: skip
 
 

@@ -43,6 +43,30 @@ class NodeAdvice:
         node, shelf = self._ground()
         return newest_torch_sentence(node, shelf) if node.driver is not None else ""
 
+    def installing(self, *wants: str) -> tuple[tuple[str, ...], str]:
+        """The commands of pip for the newest stack with these packages, and the stack in words; empty where there is none.
+
+        A package that this knowledge does not list makes none.
+        """
+        from dsdoctor.advise.answer import best_stack
+        from dsdoctor.errors import UsageError
+
+        node, shelf = self._ground()
+        try:
+            stack = best_stack(node, shelf, wants)
+        except UsageError:
+            return (), ""
+        if stack is None:
+            return (), ""
+        pins = [pin for pin in stack.pins if not pin.asked_by]
+        told = ", ".join(f"{pin.name} {pin.version}{f'+{pin.build}' if pin.build else ''}" for pin in pins)
+        return next((install.commands for install in stack.commands if install.tool == self._tool()), ()), told
+
+    def _tool(self) -> str:
+        """uv where uv made the environment, else pip."""
+        interpreter = self.sections.interpreter.value
+        return "uv" if interpreter is not None and interpreter.kind == "uv" else "pip"
+
     def _torch(self, want: str) -> Pin | None:
         from dsdoctor.advise.answer import best_stack
         from dsdoctor.errors import UsageError

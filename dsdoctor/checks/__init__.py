@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from dsdoctor.checks._check import Check
 from dsdoctor.checks.attention.fa3_unusable import fa3_unusable
+from dsdoctor.checks.capacity.checkpoint_damaged import checkpoint_damaged
 from dsdoctor.checks.capacity.does_not_fit import does_not_fit
+from dsdoctor.checks.capacity.load_time import load_time
 from dsdoctor.checks.container.cgroup_revoked import cgroup_revoked
 from dsdoctor.checks.container.missing_capability import missing_capability
 from dsdoctor.checks.container.no_gpu_access import no_gpu_access
@@ -76,6 +78,9 @@ from dsdoctor.checks.pcie.iommu_translation import iommu_translation
 from dsdoctor.checks.pcie.link_degraded import link_degraded
 from dsdoctor.checks.pcie.p2p_broken import p2p_broken
 from dsdoctor.checks.pcie.replay_rate import replay_rate
+from dsdoctor.checks.profile.component_missing import component_missing
+from dsdoctor.checks.profile.node_needs import node_needs
+from dsdoctor.checks.profile.smoke_not_run import smoke_not_run
 from dsdoctor.checks.rdma.device_rights import device_rights
 from dsdoctor.checks.rdma.link_degraded import link_degraded as rdma_link_degraded
 from dsdoctor.checks.rdma.link_down import link_down
@@ -84,6 +89,7 @@ from dsdoctor.checks.rdma.mixed_firmware import mixed_firmware as rdma_mixed_fir
 from dsdoctor.checks.rdma.nic_far_from_gpu import nic_far_from_gpu
 from dsdoctor.checks.rdma.peermem_errors import peermem_errors
 from dsdoctor.checks.rdma.peermem_missing import peermem_missing
+from dsdoctor.checks.service.unhealthy import unhealthy
 from dsdoctor.checks.smoke.attention import attention
 from dsdoctor.checks.smoke.bandwidth import bandwidth
 from dsdoctor.checks.smoke.collectives import collectives
@@ -237,8 +243,16 @@ CHECKS: tuple[Check, ...] = (
     rate,
     silent_corruption,
     numerics,
+    # profile
+    component_missing,
+    node_needs,
+    smoke_not_run,
     # capacity
     does_not_fit,
+    checkpoint_damaged,
+    load_time,
+    # service
+    unhealthy,
 )
 
 

@@ -1,8 +1,9 @@
 """What a check is: an id, a severity, a judging function whose parameters are its dependencies, and its cases.
 
 A parameter is a section of the snapshot (`gpus`), a matrix (`cudnn_matrix` is matrices/cudnn.yaml), or one of `remedies` (the remedies of this check, bound to
-the reader's platform), `advice` (which torch runs on this node, sought when it is asked), `today` and `probed` (whether probes found these
-facts: then what they do not list is not there, which pasted text never shows). The engine calls `judge` only when every needed section is known; a parameter annotated
+the reader's platform), `advice` (which stack runs on this node, sought when it is asked), `purpose` (what the user wants the node for), `plans` (whether the
+models that have to fit do), `today` and `probed` (whether probes found these facts: then what they do not list is not there, which pasted text never
+shows). The engine calls `judge` only when every needed section is known; a parameter annotated
 `Section[...]` is handed over in whatever state it is, for checks that can judge without it.
 """
 
@@ -20,7 +21,7 @@ from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
 Judge = Callable[..., Iterable[Finding | Doubt | NotApplicable]]
 
 SECTION_NAMES = frozenset(item.name for item in fields(Sections))
-EXTRA_NAMES = frozenset({"remedies", "advice", "today", "probed"})
+EXTRA_NAMES = frozenset({"remedies", "advice", "purpose", "plans", "today", "probed"})
 MATRIX_SUFFIX = "_matrix"
 
 
@@ -35,6 +36,17 @@ class Case:
     says: str = ""
     """Text that must occur in a summary, cause, evidence, doubt or reason."""
     severity: Severity | None = None
+    profiles: tuple[str, ...] = ()
+    """Chosen by the user (`--profile`)."""
+    models: tuple[str, ...] = ()
+    """That have to fit (`--model`)."""
+    disk_gb_per_s: float = 0.0
+
+    @property
+    def options(self) -> str:
+        """What the user asked, as options of `dsdoctor check`."""
+        parts = [*(f"--profile {name}" for name in self.profiles), *(f"--model {name}" for name in self.models)]
+        return " ".join([*parts, *([f"--disk-gb-s {self.disk_gb_per_s:g}"] if self.disk_gb_per_s else [])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from dsdoctor.cli.options import Format, FormatOption
-from dsdoctor.cli.steps import finish, print_text, screen_width, speaks_unicode, wants_colour
+from dsdoctor.cli.options import Format, FormatOption, MatrixOption
+from dsdoctor.cli.steps import finish, print_text, screen_width, speaks_unicode, wants_colour, with_matrices
 
 
 def explain_command(
@@ -57,21 +57,24 @@ class Listing(str, enum.Enum):
 
     CHECKS = "checks"
     PROBES = "probes"
+    PROFILES = "profiles"
     MATRICES = "matrices"
     EXAMPLES = "examples"
 
 
 def list_command(
-    what: Annotated[Listing, typer.Argument(metavar="checks|probes|matrices|examples")],
+    what: Annotated[Listing, typer.Argument(metavar="checks|probes|profiles|matrices|examples")],
     format: FormatOption = Format.TERMINAL,
+    matrix: MatrixOption = [],  # noqa: B006
 ) -> None:
-    """List checks, probes, matrices or recorded examples."""
+    """List checks, probes, profiles, matrices or recorded examples."""
 
     def run() -> int:
         from dsdoctor import plugins
         from dsdoctor.render import explain as page
 
-        print_text(page.listing(what.value, plugins.load(), as_json=format is Format.JSON, width=screen_width()))
+        parts = with_matrices(plugins.load(), matrix)
+        print_text(page.listing(what.value, parts, as_json=format is Format.JSON, width=screen_width()))
         return 0
 
     finish(run, format)

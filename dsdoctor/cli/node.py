@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dsdoctor.cli.options import (
+    DiskOption,
     ExitStyle,
     ExitStyleOption,
     ExpectOption,
@@ -20,12 +21,17 @@ from dsdoctor.cli.options import (
     IgnoreOption,
     LabelOption,
     MatrixOption,
+    ModelOption,
+    NodesOption,
     OnlyOption,
     OutputOption,
+    PidOption,
+    ProfileOption,
     PythonOption,
     QuickOption,
     ReportFormat,
     ReportFormatOption,
+    ServiceOption,
     SettleOption,
     StrictOption,
     StyledFormatOption,
@@ -36,6 +42,7 @@ from dsdoctor.cli.options import (
 )
 from dsdoctor.cli.steps import (
     THIS_MACHINE,
+    Wishes,
     examining,
     finish,
     format_of,
@@ -62,6 +69,12 @@ if TYPE_CHECKING:
 
 
 def check_command(
+    profile: ProfileOption = [],  # noqa: B006
+    model: ModelOption = [],  # noqa: B006
+    nodes: NodesOption = 1,
+    disk_gb_s: DiskOption = 0.0,
+    pid: PidOption = 0,
+    service: ServiceOption = "",
     python: PythonOption = "",
     gpu: GpuOption = "",
     quick: QuickOption = False,
@@ -87,8 +100,14 @@ def check_command(
     form = format_of(format, exit_style)
 
     def run() -> int:
+        from dsdoctor.errors import UsageError
+
         refuse_unknown_suffix(output)
-        prepared = prepare(only, ignore, waivers, matrix, expect) if only or ignore or matrix or expect else None
+        if pid and python:
+            raise UsageError("--pid and --python name two interpreters; take one of them")
+        wishes = Wishes(profile, model, nodes, disk_gb_s)
+        asked = only or ignore or matrix or expect or wishes.any
+        prepared = prepare(only, ignore, waivers, matrix, expect, wishes) if asked else None
         not_asked_for = not_needed(prepared[1]) if prepared else lambda probe: ""
         level = "full" if full else "default"
 
@@ -97,12 +116,14 @@ def check_command(
                 return "left out with --ignore smoke"
             return (not_quick(probe) if quick else "") or not_asked_for(probe)
 
-        with examining(python, gpu, timeout, leave_out, smoke_level=level, settle_s=settle, watch_s=watch) as take_snapshot:
+        with examining(
+            python, gpu, timeout, leave_out, smoke_level=level, pid=pid, service=service, settle_s=settle, watch_s=watch
+        ) as take_snapshot:
             parts, checks, accepted = prepared or prepare(only, ignore, waivers)
-            if quick:
+            if quick or pid:
                 checks = tuple(item for item in checks if item.area != "smoke")
             load_what_judges(parts, checks)
-            snapshot = take_snapshot(label or THIS_MACHINE)
+            snapshot = take_snapshot(label or (f"process {pid} on this machine" if pid else THIS_MACHINE))
         return report_on(snapshot, parts, checks, accepted, form, output, fail_on, strict, verbose, style=exit_style)
 
     finish(run, form, exit_style)
@@ -138,6 +159,10 @@ def record_command(
 
 def replay_command(
     source: Annotated[list[str], typer.Argument(metavar="FILE…", help="Recordings, reports, or example:NAME.")],
+    profile: ProfileOption = [],  # noqa: B006
+    model: ModelOption = [],  # noqa: B006
+    nodes: NodesOption = 1,
+    disk_gb_s: DiskOption = 0.0,
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
@@ -163,7 +188,7 @@ def replay_command(
             raise UsageError(
                 "--output, and --format other than terminal and markdown, take one recording at a time: run once for each FILE"
             )
-        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect)
+        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect, Wishes(profile, model, nodes, disk_gb_s))
         snapshots = [replay_source.load(name) for name in source]
         return max(
             report_on(snapshot, parts, checks, accepted, form, output, fail_on, strict, verbose, style=exit_style) for snapshot in snapshots
@@ -174,6 +199,10 @@ def replay_command(
 
 def triage_command(
     source: Annotated[list[str], typer.Argument(metavar="FILE…", help="Whatever can be pasted: dumps, logs, tables; - is standard input.")],
+    profile: ProfileOption = [],  # noqa: B006
+    model: ModelOption = [],  # noqa: B006
+    nodes: NodesOption = 1,
+    disk_gb_s: DiskOption = 0.0,
     only: OnlyOption = [],  # noqa: B006
     ignore: IgnoreOption = [],  # noqa: B006
     waivers: WaiversOption = "",
@@ -198,7 +227,7 @@ def triage_command(
         from dsdoctor.sources.triage.capability import with_capabilities
         from dsdoctor.sources.triage.events import load_matcher
 
-        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect)
+        parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect, Wishes(profile, model, nodes, disk_gb_s))
         knowledge = knowledge_of(matrix)
         parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
         snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))

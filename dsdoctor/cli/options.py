@@ -101,4 +101,27 @@ WatchOption = Annotated[
 MatrixOption = Annotated[
     list[str], typer.Option("--matrix", metavar="DIR", help="A folder with matrices of your own; their rows come first. Repeatable.")
 ]
+ProfileOption = Annotated[
+    list[str],
+    typer.Option(
+        "--profile", metavar="NAME", help="What the node is to be fit for; see: dsdoctor list profiles. Repeatable, or a comma list."
+    ),
+]
+ModelOption = Annotated[
+    list[str],
+    typer.Option("--model", metavar="NAME|DIR", help="A model that has to fit, by name or as a checkpoint directory. Repeatable."),
+]
+NodesOption = Annotated[int, typer.Option("--nodes", min=1, max=1024, metavar="N", help="How many nodes like this one serve it together.")]
+DiskOption = Annotated[
+    float, typer.Option("--disk-gb-s", min=0.0, metavar="GB/S", help="Read rate of the disk with the weights, for the load time.")
+]
+PidOption = Annotated[
+    int,
+    typer.Option(
+        "--pid", min=0, metavar="PID", help="Examine this running Python process: its interpreter, environment, libraries, limits."
+    ),
+]
+ServiceOption = Annotated[
+    str, typer.Option("--service", metavar="URL", help="Also ask a running vLLM or SGLang for its health and models (uses the network).")
+]
 SourceArgument = Annotated[str, typer.Argument(metavar="FILE", help="A recording, a report, or example:NAME.")]

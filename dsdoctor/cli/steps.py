@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import functools
 import os
@@ -33,8 +34,6 @@ def with_matrices(parts: Parts, directories: Sequence[str]) -> Parts:
     """The parts with a user's own matrices before all others; an error when one of them cannot be used."""
     if not directories:
         return parts
-    import dataclasses
-
     from dsdoctor.matrix_commands import overlays
 
     return dataclasses.replace(parts, matrices=(*map(str, overlays(directories)), *parts.matrices))
@@ -44,22 +43,39 @@ def with_expectations(parts: Parts, path: str) -> Parts:
     """The parts with a check for each expectation in a site's file."""
     if not path:
         return parts
-    import dataclasses
-
     from dsdoctor.expect import checks
     from dsdoctor.expect.read import load
 
     return dataclasses.replace(parts, checks=(*parts.checks, *checks(load(path))))
 
 
+@dataclasses.dataclass(frozen=True)
+class Wishes:
+    """What the user wants the node for, as the options say it."""
+
+    profiles: Sequence[str] = ()
+    models: Sequence[str] = ()
+    nodes: int = 1
+    disk_gb_per_s: float = 0.0
+
+    @property
+    def any(self) -> bool:
+        """Whether anything was said that could be wrong."""
+        return bool(self.profiles or self.models)
+
+
 def prepare(
-    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = (), expect: str = ""
+    only: list[str], ignore: list[str], waivers: str, matrices: Sequence[str] = (), expect: str = "", wishes: Wishes = Wishes()
 ) -> tuple[Parts, tuple[Check, ...], tuple[Any, ...]]:
-    from dsdoctor import plugins
+    from dsdoctor import plugins, purpose
     from dsdoctor import waivers as waiver_files
     from dsdoctor.checks import select
 
     parts = with_expectations(with_matrices(plugins.load(), matrices), expect)
+    asked = purpose.ask(
+        in_force(parts.matrices), names_in(wishes.profiles), wishes.models, nodes=wishes.nodes, disk_gb_per_s=wishes.disk_gb_per_s
+    )
+    parts = dataclasses.replace(parts, purpose=asked)
     checks = select(parts.checks, only=names_in(only), ignore=names_in(ignore))
     accepted = waiver_files.load(waivers, known=[item.id for item in parts.checks]) if waivers else ()
     return parts, checks, accepted
@@ -75,11 +91,14 @@ def examining(
     smoke_level: str = "default",
     settle_s: float = 0.0,
     watch_s: float = 0.0,
+    pid: int = 0,
+    service: str = "",
 ) -> Iterator[Callable[[str], Snapshot]]:
     """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
 
     `leave_out` says why a probe is not to run, or nothing. What settles by itself is waited for up to `settle_s`; counters are read again
-    `watch_s` after the first time, or after the GPU tests.
+    `watch_s` after the first time, or after the GPU tests. With `pid` the node is seen as that process sees it; `service` is an address
+    to ask.
     """
     import dataclasses
     import time
@@ -88,22 +107,35 @@ def examining(
     from dsdoctor.errors import UsageError
     from dsdoctor.facts import not_asked
     from dsdoctor.render import progress
-    from dsdoctor.sources import live, target
+    from dsdoctor.sources import attached, live, target
+    from dsdoctor.sources.address import service_address
     from dsdoctor.sources.host import Host
     from dsdoctor.sources.probe import Scope
 
-    host = Host()
+    node = host = Host()
+    all_probes = probes = plugins.load_probes()
+    if pid:
+        process = attached.attach(node, pid)
+        host, patient, probes = process.host, process.target, plugins.process_probes(probes)
+    else:
+        patient = target.locate(host, python or None)
+    if service:
+        service, probes = service_address(service), (*probes, plugins.endpoint_probe())
     scope = Scope(
-        target=target.locate(host, python or None), gpu_indices=gpu_indices_in(gpu), deadline_s=timeout_s,
-        smoke_tests=smoke_tests, smoke_level=smoke_level,
+        target=patient, gpu_indices=gpu_indices_in(gpu), deadline_s=timeout_s,
+        smoke_tests=smoke_tests, smoke_level=smoke_level, service=service,
     )  # fmt: skip
-    probes = plugins.load_probes()
     left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
+    if pid:
+        provided = {name for probe in probes for name in probe.provides}
+        only_looked_at = not_asked("a running process is only looked at: nothing is imported or run in its name")
+        left_out |= {name: only_looked_at for probe in all_probes for name in probe.provides if name not in provided}
     began = time.monotonic()
 
     def ask_again(sections: Sequence[str], snapshot: Snapshot) -> Snapshot:
         wanted = [probe for probe in probes if set(sections) & set(probe.provides) and not leave_out(probe)]
-        again = live.examine(host, scope, wanted)
+        with live.started(host, scope, wanted, node=node) as asked:
+            again = asked.snapshot("asked again", lambda *_: None)
         fresh = {name: getattr(again.sections, name) for probe in wanted for name in probe.provides}
         runs = {run.probe: run for run in again.probe_runs}
         return dataclasses.replace(
@@ -139,7 +171,7 @@ def examining(
             raise UsageError(f"there is no GPU {wrong[0]} here; the GPUs are {', '.join(map(str, range(count or 0))) or 'none'}")
         return dataclasses.replace(snapshot, sections=dataclasses.replace(snapshot.sections, **left_out))
 
-    with live.started(host, scope, [probe for probe in probes if not leave_out(probe)]) as examination:
+    with live.started(host, scope, [probe for probe in probes if not leave_out(probe)], node=node) as examination:
         yield take_snapshot
 
 
@@ -266,8 +298,9 @@ def judge(snapshot: Snapshot, parts: Parts, checks: Sequence[Check], accepted: S
     from dsdoctor import diagnose
 
     return diagnose.diagnose(
-        snapshot, in_force(parts.matrices), checks, today=datetime.date.today(), waivers=accepted, notices=parts.notices
-    )
+        dataclasses.replace(snapshot, sections=parts.purpose.beside(snapshot.sections)), in_force(parts.matrices), checks,
+        today=datetime.date.today(), waivers=accepted, notices=parts.notices, purpose=parts.purpose,
+    )  # fmt: skip
 
 
 def refuse_unknown_suffix(outputs: Sequence[str]) -> None:

@@ -1,4 +1,4 @@
-"""The page of one check, and the lists of checks, probes, matrices and examples, as text and as JSON."""
+"""The page of one check, and the lists of checks, probes, profiles, matrices and examples, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -80,6 +80,7 @@ def explain_json(check: Check, rows: Sequence[RemedyRow] | None = None) -> str:
                     "status": case.status.value,
                     "severity": case.severity.value if case.severity else None,
                     "says": case.says,
+                    "options": case.options,
                 }
                 for case in check.cases
             ],
@@ -188,6 +189,8 @@ def _as_remedy(row: RemedyRow, summary: str) -> Remedy:
 def _case(case: Case, style: Style) -> list[str]:
     answer = case.status.value.replace("_", " ") + (f" ({case.severity.value})" if case.severity else "")
     lines = style.wrap(f"Example: {case.title}", rest="  ", colour="bold")
+    if case.options:
+        lines += style.wrap(f"asked: {case.options}", "  ", "    ")
     for name, value in case.sections.items():
         text = json.dumps(_plain(value), ensure_ascii=False)
         lines += style.wrap(f"{name}: {text if len(text) <= SHOWN_FACTS else f'{text[:SHOWN_FACTS]}…'}", "  ", "    ")
@@ -205,9 +208,9 @@ def _plain(value: Any) -> Any:
 
 
 def listing(what: str, parts: Parts, *, as_json: bool, width: int) -> str:
-    """A list of `checks`, `probes`, `matrices` or `examples`, as a table or as JSON (`dsdoctor.list/1`)."""
+    """A list of `checks`, `probes`, `profiles`, `matrices` or `examples`, as a table or as JSON (`dsdoctor.list/1`)."""
     sources: Mapping[str, Callable[[Parts], list[dict[str, Any]]]] = {
-        "checks": _checks, "probes": _probes, "matrices": _matrices, "examples": _examples,
+        "checks": _checks, "probes": _probes, "profiles": _profiles, "matrices": _matrices, "examples": _examples,
     }  # fmt: skip
     items = sources[what](parts)
     if as_json:
@@ -226,6 +229,16 @@ def _probes(parts: Parts) -> list[dict[str, Any]]:
         {"probe": probe.name, "cost": probe.cost, "where": probe.where, "timeout_s": probe.timeout_s, "provides": list(probe.provides)}
         for probe in parts.probes
     ]
+
+
+def _profiles(parts: Parts) -> list[dict[str, Any]]:
+    from pathlib import Path
+
+    from dsdoctor.matrix import Knowledge
+
+    knowledge = Knowledge(tuple(Path(folder) for folder in parts.matrices))
+    profiles = [knowledge.profile(name) for name in knowledge.profile_names()]
+    return [{"profile": profile.name, "title": profile.title, "aliases": list(profile.aliases)} for profile in profiles]
 
 
 def _matrices(parts: Parts) -> list[dict[str, Any]]:

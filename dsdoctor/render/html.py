@@ -61,7 +61,8 @@ def render(report: Report) -> str:
 def _head(report: Report) -> str:
     words = f"{report.origin.label}, {report.taken_at}, dsdoctor {report.dsdoctor}, knowledge of {report.knowledge.date}"
     python = f"<br>Python: {_text(report.target)}" if report.target else ""
-    return f'<p class="dim">{_text(words)}{python}</p>\n<p><strong>{_text(amounts(report.counts))}</strong></p>'
+    fitness = f"<br>For: {_text(report.fitness.told)}" if report.fitness.told else ""
+    return f'<p class="dim">{_text(words)}{python}{fitness}</p>\n<p><strong>{_text(amounts(report.counts))}</strong></p>'
 
 
 def _overview(report: Report) -> str:

@@ -35,8 +35,9 @@ def _head(report: Report) -> str:
     amounts = ((counts.errors, "error"), (counts.warnings, "warning"), (counts.infos, "note"))
     words = ", ".join(f"{number} {noun}{'' if number == 1 else 's'}" for number, noun in amounts)
     words += f"; {counts.unknown} of {len(report.outcomes)} checks could not tell" if counts.unknown else ""
+    fitness = f" For: {prose(report.fitness.told)}." if report.fitness.told else ""
     notices = "".join(f"\n\n> {prose(notice.text)}" for notice in report.notices)
-    return f"{prose(report.origin.label)}, {prose(report.taken_at)}, dsdoctor {prose(report.dsdoctor)}, knowledge of {report.knowledge.date}: {words}.{notices}"
+    return f"{prose(report.origin.label)}, {prose(report.taken_at)}, dsdoctor {prose(report.dsdoctor)}, knowledge of {report.knowledge.date}: {words}.{fitness}{notices}"
 
 
 def _diagnosis(number: int, item: Diagnosis) -> str:

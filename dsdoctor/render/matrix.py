@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dsdoctor.lint import PATTERNS, Problem, identity_keys
+from dsdoctor.matrix import PROFILES
 from dsdoctor.matrix_commands import Found
 from dsdoctor.refresh import Refreshed
 from dsdoctor.render.json import complete, to_text
 from dsdoctor.render.terminal import Style
 from dsdoctor.rows import Basis
+from dsdoctor.rows_profile import Profile
 
 MATRIX_SCHEMA = "dsdoctor.matrix/1"
 LINT_SCHEMA = "dsdoctor.matrix-lint/1"
@@ -35,8 +37,13 @@ def table(matrix: Any, found: Sequence[Found], *, width: int, colour: bool, unic
         size = min(max(len(item.key) for item in rows), LONGEST_KEY)
         for item in rows[:SHOWN_ROWS]:
             lines += _row_line(item, size, style)
-    lines += ["", *style.wrap(f"One row with its sources: dsdoctor matrix show {matrix.matrix} KEY", rest="  ")]
+    lines += ["", *style.wrap(f"One row with its sources: dsdoctor matrix show {name_of(matrix)} KEY", rest="  ")]
     return "\n".join(lines)
+
+
+def name_of(matrix: Any) -> str:
+    """The name by which `matrix show` finds it."""
+    return f"{PROFILES}/{matrix.matrix}" if isinstance(matrix, Profile) else str(matrix.matrix)
 
 
 def _row_line(item: Found, size: int, style: Style) -> list[str]:

@@ -124,7 +124,7 @@ def render(report: Report, *, width: int, colour: bool, verbose: bool = False, u
         _verdict(report, style),
         _areas(report, style, verbose),
         *(
-            _diagnosis(number, item, style, verbose)
+            _diagnosis(number, item, style, verbose, _asked(item, report))
             for number, item in enumerate(report.diagnosis, 1)
             if verbose or item.severity is not Severity.INFO  # a note is told in the line of its area
         ),
@@ -147,6 +147,8 @@ def _head(report: Report, style: Style) -> list[str]:
     lines[0] = lines[0].replace(title, style.paint(title, "bold"), 1)
     if report.target:
         lines += style.wrap(f"Python: {report.target}{_interpreter_words(report.facts)}", rest="  ")
+    if report.fitness.told:
+        lines += style.wrap(f"For: {report.fitness.told}", rest="  ")
     return lines
 
 
@@ -428,7 +430,18 @@ def _outcome_lines(outcome: Outcome, style: Style) -> list[str]:
 # --- one problem ------------------------------------------------------------------------------------------------------
 
 
-def _diagnosis(number: int, item: Diagnosis, style: Style, verbose: bool) -> list[str]:
+def _asked(item: Diagnosis, report: Report) -> str:
+    """The options without which a check of the user's purpose, or of a service, would find nothing."""
+    area, fitness = item.check.partition(".")[0], report.fitness
+    if area == "service":
+        return f"--service {(_value(report.facts, 'service') or {}).get('url', 'URL')} "
+    if area not in ("profile", "capacity"):
+        return ""
+    options = [f"--profile {name}" for name in fitness.profiles if not fitness.inferred] or [f"--model {name}" for name in fitness.models]
+    return "".join(f"{option} " for option in options)
+
+
+def _diagnosis(number: int, item: Diagnosis, style: Style, verbose: bool, asked: str) -> list[str]:
     mark = _OF_SEVERITY[item.severity]
     word = {Severity.ERROR: "ERROR", Severity.WARNING: "WARNING", Severity.INFO: "NOTE"}[item.severity]
     lead = f"{number}. {word}"
@@ -438,7 +451,7 @@ def _diagnosis(number: int, item: Diagnosis, style: Style, verbose: bool) -> lis
     lines += _evidence(item, style, verbose)
     if item.cause:
         lines += [_title("Cause", style), *style.wrap(item.cause, "     ")]
-    lines += _what_to_do(item, style, verbose)
+    lines += _what_to_do(item, style, verbose, asked)
     lines += style.wrap(f"Owner: {item.owner}", "   ", "     ") if item.owner else []
     lines += _explained(item, style, verbose)
     if verbose and item.fleet:
@@ -467,7 +480,7 @@ def _evidence(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
     return lines
 
 
-def _what_to_do(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
+def _what_to_do(item: Diagnosis, style: Style, verbose: bool, asked: str) -> list[str]:
     remedies = item.remedies if verbose else item.remedies[:SHOWN_REMEDIES]
     lines = [_title("What to do" if len(remedies) < 2 else "What to do (the first that fits)", style)] if remedies else []
     common = _common_verify(remedies)
@@ -483,8 +496,8 @@ def _what_to_do(item: Diagnosis, style: Style, verbose: bool) -> list[str]:
     lines.append(_title("How to see that it is fixed", style))
     if common:
         lines += verify_lines(common, style, "     ")
-    if common is None or f"--only {item.check}" not in common.command:
-        lines += style.command(f"dsdoctor check --only {item.check}", "     ")
+    if common is None or not (f"--only {item.check}" in common.command or common.command.startswith("dsdoctor check --profile")):
+        lines += style.command(f"dsdoctor check {asked}--only {item.check}", "     ")
     return lines
 
 
@@ -693,6 +706,7 @@ AREAS = (
     _Area("Environment", ("env",), _environment_facts),
     _Area("Network", ("network", "rdma"), _network_facts),
     _Area("Smoke tests", ("smoke",), _smoke_facts),
+    _Area("Profile", ("profile",), _no_facts),
     _Area("Capacity", ("capacity",), _no_facts),
     _Area("Service", ("service",), _no_facts),
     _Area("What this site expects", ("expect",), _no_facts),

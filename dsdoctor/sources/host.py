@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from dsdoctor.sources.child import Ended, run
 
 READ_LIMIT_BYTES = 4 << 20
+OWN = "/proc/self"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Host:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     commands: Mapping[str, Ended] | None = None
     own_interpreter: str = sys.executable
+    process: str = ""
+    """The folder of /proc (outside the root) of the process that is examined: then /proc/self means that one, and nothing is started."""
+    rights_differ: bool = False
+    """Whether that process may open and write other files than this one."""
 
     def read_text(self, path: str, limit_bytes: int = READ_LIMIT_BYTES) -> str:
         """The text of a file, at most `limit_bytes`; undecodable bytes are replaced. Raises OSError."""
@@ -141,6 +146,8 @@ class Host:
 
     def local(self, path: str) -> str:
         """The path on the machine that runs the doctor, links followed inside the root."""
+        if self.process and (path == OWN or path.startswith(f"{OWN}/")):
+            return self.process + path.removeprefix(OWN)
         if self.root == "/":
             return os.path.realpath(path)
         resolved = ""

@@ -53,11 +53,14 @@ def examine(
 
 
 @contextlib.contextmanager
-def started(host: Host, scope: Scope, probes: Sequence[Probe]) -> Iterator[Examination]:
-    """Start the probes; the block may do other work before it asks for the snapshot. On any exit nothing is left running."""
+def started(host: Host, scope: Scope, probes: Sequence[Probe], *, node: Host | None = None) -> Iterator[Examination]:
+    """Start the probes; the block may do other work before it asks for the snapshot. On any exit nothing is left running.
+
+    `node` is what probes of the whole machine look at, where `host` is the view of one process.
+    """
     examination = Examination(probes)
     try:
-        examination.start(host, scope)
+        examination.start(host, scope, node or host)
         yield examination
     finally:
         examination.stop()
@@ -71,7 +74,7 @@ class Examination:
         self._running: dict[int, _Running] = {}
         self._began = time.monotonic()
 
-    def start(self, host: Host, scope: Scope) -> None:
+    def start(self, host: Host, scope: Scope, node: Host) -> None:
         """Fork one child a probe."""
         if any(probe.where == "target" for probe in self._probes):
             with contextlib.suppress(OSError):  # a probe that needs them says what is wrong
@@ -79,7 +82,7 @@ class Examination:
         sys.stdout.flush()
         sys.stderr.flush()
         for probe in self._probes:
-            entry = _start(probe, host, scope, self._began)
+            entry = _start(probe, node if probe.whole_node else host, scope, self._began)
             self._running[entry.answer] = entry
 
     def stop(self) -> None:

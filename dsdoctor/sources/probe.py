@@ -40,6 +40,8 @@ class Scope:
     """Names of the GPU tests to run; empty means the default set."""
     smoke_level: str = "default"
     """default or full."""
+    service: str = ""
+    """The address of a service to ask, already checked; the one use of the network in an examination."""
 
 
 Collect = Callable[[Host, Scope], Mapping[str, Section[Any]]]
@@ -61,3 +63,5 @@ class Probe:
     timeout_s: float = 10.0
     quick: bool = True
     """Whether `--quick` runs it too."""
+    whole_node: bool = False
+    """Whether it looks at the machine as a whole, whichever process is examined (`--pid`)."""

@@ -1,0 +1,1 @@
+"""Checks of what a chosen profile asks for."""
