@@ -23,9 +23,10 @@ from dsdoctor.sources.triage.lines import document, pages
 KNOWLEDGE = Knowledge()
 SIGNATURES: LogSignatures = KNOWLEDGE.matrix("log_signatures_matrix")
 ROWS = [pytest.param(row, id=row.id) for row in SIGNATURES.signatures]
-READINGS = [
-    pytest.param(row, one, id=f"{row.id}: {one.check} {number}") for row in SIGNATURES.signatures for number, one in enumerate(row.readings)
-]
+
+
+def every_reading() -> Iterator[tuple[LogSignature, LogReading]]:
+    return ((row, reading) for row in SIGNATURES.signatures for reading in row.readings)
 
 
 def events_of(text: str) -> tuple[LogEvent, ...]:
@@ -71,65 +72,65 @@ def repeats(parsed: Any) -> Iterator[tuple[Any, Any, bool]]:
             yield from repeats(argument[1])
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_patterns_cannot_run_away(row: LogSignature) -> None:
-    for _, most, nested in repeats(regex_parser.parse(row.pattern)):
-        assert not (nested and most is not regex_parser.MAXREPEAT and most > 20), "a repetition inside a long repetition"
-        assert not (nested and most is regex_parser.MAXREPEAT), "a repetition inside an unbounded one"
+def test_patterns_cannot_run_away() -> None:
+    for row in SIGNATURES.signatures:
+        for _, most, nested in repeats(regex_parser.parse(row.pattern)):
+            assert not (nested and most is not regex_parser.MAXREPEAT and most > 20), "a repetition inside a long repetition"
+            assert not (nested and most is regex_parser.MAXREPEAT), "a repetition inside an unbounded one"
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_literals_stand_in_the_pattern_s_lines(row: LogSignature) -> None:
-    assert any(literal in row.example for literal in row.literals)
-    assert all(anchor_of(literal) for literal in row.literals)
+def test_literals_stand_in_the_pattern_s_lines() -> None:
+    for row in SIGNATURES.signatures:
+        assert any(literal in row.example for literal in row.literals), row.id
+        assert all(anchor_of(literal) for literal in row.literals), row.id
 
 
-@pytest.mark.parametrize(("row", "reading"), READINGS)
-def test_readings_name_what_exists(row: LogSignature, reading: LogReading) -> None:
-    cases = {one.case for one in rows_of(reading.check, KNOWLEDGE.load_table)}
-    assert set(reading.cases) <= cases, f"{reading.check} has the cases {sorted(cases)}"
-    assert reading.severity in ("error", "warning", "info")
-    assert Disruption(reading.disruption)
-    assert reading.expected, "a finding shows what was expected beside what is"
-    assert filled(reading.subject, {}).strip() or names_in(reading.subject, required=True)
-    known = {one.id for one in SIGNATURES.signatures}
-    for condition in (*reading.beside, *reading.unless):
-        assert condition.startswith("=") or condition in known, condition
+def test_readings_name_what_exists() -> None:
+    for row, reading in every_reading():
+        cases = {one.case for one in rows_of(reading.check, KNOWLEDGE.load_table)}
+        assert set(reading.cases) <= cases, f"{reading.check} has the cases {sorted(cases)}"
+        assert reading.severity in ("error", "warning", "info"), row.id
+        assert Disruption(reading.disruption), row.id
+        assert reading.expected, "a finding shows what was expected beside what is"
+        assert filled(reading.subject, {}).strip() or names_in(reading.subject, required=True), row.id
+        known = {one.id for one in SIGNATURES.signatures}
+        for condition in (*reading.beside, *reading.unless):
+            assert condition.startswith("=") or condition in known, condition
 
 
-@pytest.mark.parametrize(("row", "reading"), READINGS)
-def test_what_must_be_known_is_captured(row: LogSignature, reading: LogReading) -> None:
-    given_by = set(re.compile(row.pattern).groupindex)
-    given_by |= {name.removesuffix(suffix) for name in given_by for suffix in ("_cudnn_code", "_nccl_code", "_code", "_tuple", "_2")}
-    for condition in reading.beside:
-        if condition.startswith("="):
-            given_by.add(condition[1:].partition(":")[0])
-        elif other := SIGNATURES.signature(condition):
-            given_by |= set(re.compile(other.pattern).groupindex)
-    given_by |= {"package", "line"}  # derived from the library's name
-    for text in (reading.subject, reading.summary, reading.cause, reading.expected, reading.advice):
-        assert names_in(text, required=True) <= given_by, text
+def test_what_must_be_known_is_captured() -> None:
+    for row, reading in every_reading():
+        given_by = set(re.compile(row.pattern).groupindex)
+        given_by |= {name.removesuffix(suffix) for name in given_by for suffix in ("_cudnn_code", "_nccl_code", "_code", "_tuple", "_2")}
+        for condition in reading.beside:
+            if condition.startswith("="):
+                given_by.add(condition[1:].partition(":")[0])
+            elif other := SIGNATURES.signature(condition):
+                given_by |= set(re.compile(other.pattern).groupindex)
+        given_by |= {"package", "line"}  # derived from the library's name
+        for text in (reading.subject, reading.summary, reading.cause, reading.expected, reading.advice):
+            assert names_in(text, required=True) <= given_by, text
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_what_a_row_proves_or_suggests_is_a_check(row: LogSignature) -> None:
+def test_what_a_row_proves_or_suggests_is_a_check() -> None:
     """Else it could neither be explained nor filtered, and would be left out of the report."""
-    named = {one.check for one in row.readings} | {one.check for one in row.suggests}
-    assert named <= {check.id for check in CHECKS}
+    for row in SIGNATURES.signatures:
+        named = {one.check for one in row.readings} | {one.check for one in row.suggests}
+        assert named <= {check.id for check in CHECKS}, row.id
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_roles_fit(row: LogSignature) -> None:
-    speaks = bool(row.readings or row.suggests)
-    assert speaks == (row.role in (LogRole.ERROR, LogRole.SYMPTOM))
+def test_roles_fit() -> None:
+    for row in SIGNATURES.signatures:
+        speaks = bool(row.readings or row.suggests)
+        assert speaks == (row.role in (LogRole.ERROR, LogRole.SYMPTOM)), row.id
 
 
-@pytest.mark.parametrize("row", ROWS)
-def test_yields_are_fields_of_the_snapshot(row: LogSignature) -> None:
-    for path in row.yields:
-        section, _, name = path.partition(".")
-        assert section in Sections.__dataclass_fields__
-        assert name
+def test_yields_are_fields_of_the_snapshot() -> None:
+    for row in SIGNATURES.signatures:
+        for path in row.yields:
+            section, _, name = path.partition(".")
+            assert section in Sections.__dataclass_fields__, row.id
+            assert name, row.id
 
 
 @given(st.text(max_size=300))
