@@ -18,7 +18,7 @@ from dsdoctor.facts import Section, SmokeResult, absent, known, not_asked, unrea
 from dsdoctor.plain import PlainError, from_plain
 from dsdoctor.sources.child import Ended, signal_name
 from dsdoctor.sources.host import Host
-from dsdoctor.sources.probe import Scope, Target
+from dsdoctor.sources.probe import Meeting, Scope, Target
 from dsdoctor.sources.target import run_script
 
 from .smoke_meter import Device, Reading, find_devices, measuring, values_at
@@ -29,6 +29,8 @@ OWN_LIMIT_S = 300.0
 """As the timeout of this probe."""
 SHARE_OF_DEADLINE = 0.92
 """The rest is left for the answer: what the children said must arrive."""
+TELLING_S = 1.5
+"""For a child to end its ranks and tell, before it is ended itself."""
 START_S = 110.0
 """For an interpreter, an import of torch and the start of CUDA from cold disks."""
 RESTARTS = 2
@@ -54,6 +56,9 @@ class Child:
     gpus: tuple[Device, ...] = ()
     device: str = "cuda"
     level: str = "default"
+    meeting: Meeting | None = None
+    until: float = 0.0
+    """With a meeting: when the test must be over, on the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +108,10 @@ def smoke(host: Host, scope: Scope) -> Section[Any]:
     if not may_have_torch(host, scope.target):
         return absent("torch is not installed for this interpreter")
     nvml, devices, why = find_devices(host)
-    if not devices and (nvml is not None or not any(host.exists(path) for path in GPU_SIGNS)):
+    no_gpu = not devices and (nvml is not None or not any(host.exists(path) for path in GPU_SIGNS))
+    if scope.meeting is not None:
+        return across_nodes(host, scope.target, scope, devices, "cpu" if no_gpu else "cuda", started)
+    if no_gpu:
         return absent("this node has no NVIDIA GPU that NVML shows" if nvml is not None else f"no NVIDIA GPU ({why})")
     tests = chosen(scope.smoke_tests, scope.smoke_level)
     selected = tuple(device for device in devices if scope.gpu_indices is None or device.index in scope.gpu_indices)
@@ -116,6 +124,20 @@ def smoke(host: Host, scope: Scope) -> Section[Any]:
     with measuring(nvml, selected) as readings:
         told = run_children(host, scope.target, children, deadline)
     section = section_of(told, left_out, readings, selected)
+    return replace(section, elapsed_s=round(time.monotonic() - started, 3))
+
+
+def across_nodes(
+    host: Host, target: Target, scope: Scope, devices: Sequence[Device], device: str, started: float
+) -> Section[tuple[SmokeResult, ...]]:
+    """The collectives of this node's GPUs with those of other nodes, within the doctor's time; over the CPU where there is no GPU."""
+    limit_s = SHARE_OF_DEADLINE * min(OWN_LIMIT_S, scope.deadline_s)
+    deadline = started + limit_s
+    selected = tuple(one for one in devices if scope.gpu_indices is None or one.index in scope.gpu_indices)
+    tests = tuple(replace(test, deadline_s=limit_s) for test in chosen(("collectives",), "default"))
+    until = deadline - TELLING_S
+    children = [replace(child, device=device, meeting=scope.meeting, until=until) for child in plan(tests, selected, "default")]
+    section = section_of(run_children(host, target, children, deadline), [], [], selected)
     return replace(section, elapsed_s=round(time.monotonic() - started, 3))
 
 
@@ -173,7 +195,16 @@ def arguments_of(child: Child, tests: Sequence[SmokeTest], scratch: str) -> tupl
         *("--no-rates", json.dumps(no_rates)),
         *("--deadlines", json.dumps({test.name: test.deadline_s for test in tests})),
         *("--scratch", scratch),
+        *meeting_arguments(child),
     )
+
+
+def meeting_arguments(child: Child) -> tuple[str, ...]:
+    """Where a child meets those of other nodes."""
+    meeting = child.meeting
+    if meeting is None:
+        return ()
+    return "--meet", meeting.address, "--node", f"{meeting.node}/{meeting.nodes}", "--until", str(child.until)
 
 
 # --- running ----------------------------------------------------------------------------------------------------------

@@ -9,10 +9,12 @@ import importlib
 import importlib.util
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,7 @@ from hypothesis import strategies as st
 
 from dsdoctor.facts import SmokeResult, State
 from dsdoctor.sources.host import Host
+from dsdoctor.sources.probe import Meeting, Scope
 from dsdoctor.sources.target import locate
 
 smoke = importlib.import_module("dsdoctor.probes.smoke")
@@ -89,6 +92,52 @@ def test_a_rank_that_never_joins_is_named_and_nobody_is_left_behind() -> None:
     assert found.reason == "rank 1 is at 'ready to join' while the others wait at 'joining the group'"
     left = [path for path in Path("/proc").glob("[0-9]*/cmdline") if _is_rank_of_ours(path)]
     assert left == []
+
+
+# --- across nodes -----------------------------------------------------------------------------------------------------
+
+
+def across(*nodes: int, of: int, deadline_s: float) -> dict[int, list[SmokeResult]]:
+    """The results of these nodes of a fleet, each with one rank on the CPU of this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+
+    def one(node: int) -> list[SmokeResult]:
+        meeting = Meeting(address=address, node=node, nodes=of)
+        scope = Scope(target=locate(host, PYTHON), deadline_s=deadline_s, meeting=meeting)
+        section = smoke.across_nodes(host, scope.target, scope, (), "cpu", time.monotonic())
+        assert section.state is State.KNOWN, section.why
+        return list(section.value)
+
+    host = Host(environment={**os.environ, "DSDOCTOR_SMOKE_FAULT": ""})
+    with ThreadPoolExecutor(of) as pool:
+        return dict(zip(nodes, pool.map(one, nodes)))
+
+
+@needs_torch
+def test_nodes_that_meet_are_one_group() -> None:
+    found = across(0, 1, of=2, deadline_s=60)
+    for node, results in found.items():
+        by_path = {result.path: result for result in results}
+        assert {result.outcome for result in results} <= {"ran", "refused"}
+        assert by_path["all-reduce small across 2 nodes"].values["wrong"] == 0
+        assert by_path["all-reduce across 2 nodes"].notes["ranks"] == "2"
+        assert {result.notes["node"] for result in results} == {str(node)}
+
+
+@needs_torch
+def test_nodes_agree_on_the_one_that_never_came() -> None:
+    found = across(0, 2, of=3, deadline_s=25)
+    for (result,) in found.values():
+        assert (result.outcome, result.notes["missing"]) == ("hang", "1")
+        assert "node 1 of 3 never came to 127.0.0.1:" in result.reason
+
+
+@needs_torch
+def test_without_the_first_node_all_others_name_it() -> None:
+    ((result,),) = across(1, of=2, deadline_s=20).values()
+    assert (result.outcome, result.notes["missing"]) == ("hang", "0")
+    assert "node 0 does not answer" in result.reason
 
 
 def _is_rank_of_ours(path: Path) -> bool:
@@ -196,10 +245,18 @@ def test_the_slowest_rank_sets_the_rate(script: ModuleType) -> None:
     both = ranks(script, "leaving", "leaving")
     for rank, seconds in zip(both, (0.001, 0.002)):
         rank.results = {
-            "all-to-all": {"path": "all-to-all", "bytes": 1 << 20, "wrong": 1, "backend": "nccl", "call_s": seconds, "first_call_s": 1}
+            "all-to-all": {
+                "path": "all-to-all",
+                "bytes": 1 << 20,
+                "wrong": 1,
+                "backend": "nccl",
+                "world": 2,
+                "call_s": seconds,
+                "first_call_s": 1,
+            }
         }
     context = type("Context", (), {"fault": ""})()
-    values, notes = script.combined(context, both, 2)["all-to-all"]
+    values, notes = script.combined(context, both)["all-to-all"]
     assert values["wrong"] == 2
     assert values["bus_gb_per_s"] == pytest.approx((1 << 20) / 0.002 / 2 / 1e9)
     assert json.dumps(notes)

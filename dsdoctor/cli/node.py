@@ -49,6 +49,7 @@ from dsdoctor.cli.steps import (
     judge,
     knowledge_of,
     load_what_judges,
+    meeting_in,
     names_in,
     not_needed,
     not_quick,
@@ -285,6 +286,10 @@ def smoke_command(
     python: PythonOption = "",
     gpu: GpuOption = "",
     full: FullOption = False,
+    meet: Annotated[
+        str, typer.Option("--meet", metavar="HOST:PORT", help="Collectives across nodes: all of them meet there, on the first one.")
+    ] = "",
+    node: Annotated[str, typer.Option("--node", metavar="K/N", help="With --meet: this is node K of N, from 0.")] = "",
     format: ReportFormatOption = ReportFormat.TERMINAL,
     output: OutputOption = [],  # noqa: B006
     fail_on: FailOnOption = FailOn.ERROR,
@@ -299,18 +304,20 @@ def smoke_command(
         refuse_unknown_suffix(output)
         from dsdoctor import plugins
         from dsdoctor.checks import select, with_causes
+        from dsdoctor.errors import UsageError
 
         known = plugins.smoke_test_names()
         for name in names:
             if name not in known:
-                from dsdoctor.errors import UsageError
-
                 raise UsageError(f"there is no GPU test '{name}'; the tests are {', '.join(known)}")
+        meeting = meeting_in(meet, node)
+        if meeting is not None and tuple(names) != ("collectives",):
+            raise UsageError("--meet is for one test: dsdoctor smoke collectives --meet HOST:PORT --node K/N")
         parts = plugins.load()
         chosen = select(parts.checks, only=("smoke", "attention", "gpu.no-fp8"))
         checks = with_causes(chosen, parts.checks)
         level = "full" if full else "default"
-        with examining(python, gpu, timeout, not_needed(checks), tuple(names), level) as take_snapshot:
+        with examining(python, gpu, timeout, not_needed(checks), tuple(names), level, meeting=meeting) as take_snapshot:
             snapshot = take_snapshot(label or THIS_MACHINE)
         return report_on(snapshot, parts, checks, (), format, output, fail_on, strict, verbose, with_table=True)
 

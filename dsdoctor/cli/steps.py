@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dsdoctor.matrix import Knowledge
     from dsdoctor.plugins import Parts
     from dsdoctor.rows import Gpus
-    from dsdoctor.sources.probe import Probe
+    from dsdoctor.sources.probe import Meeting, Probe
     from dsdoctor.topology.graph import Topology
 
 THIS_MACHINE = "this machine"
@@ -93,6 +93,7 @@ def examining(
     watch_s: float = 0.0,
     pid: int = 0,
     service: str = "",
+    meeting: Meeting | None = None,
 ) -> Iterator[Callable[[str], Snapshot]]:
     """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
 
@@ -123,7 +124,7 @@ def examining(
         service, probes = service_address(service), (*probes, plugins.endpoint_probe())
     scope = Scope(
         target=patient, gpu_indices=gpu_indices_in(gpu), deadline_s=timeout_s,
-        smoke_tests=smoke_tests, smoke_level=smoke_level, service=service,
+        smoke_tests=smoke_tests, smoke_level=smoke_level, service=service, meeting=meeting,
     )  # fmt: skip
     left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
     if pid:
@@ -439,6 +440,22 @@ def gpu_indices_in(text: str) -> tuple[int, ...] | None:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"--gpu takes numbers such as 0,2; '{text}' is none") from None
+
+
+def meeting_in(meet: str, node: str) -> Meeting | None:
+    """Where nodes meet for collectives: HOST:PORT, and K/N for node K of N, from 0."""
+    from dsdoctor.errors import UsageError
+    from dsdoctor.sources.probe import Meeting
+
+    if not meet and not node:
+        return None
+    host, _, port = meet.rpartition(":")
+    number, _, count = node.partition("/")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"--meet takes HOST:PORT of the first node; '{meet}' is none")
+    if not (number.isdecimal() and count.isdecimal() and int(number) < int(count)):
+        raise UsageError(f"--node takes K/N for node K of N, from 0, such as 0/2; '{node}' is none")
+    return Meeting(address=meet, node=int(number), nodes=int(count))
 
 
 def threshold_of(fail_on: FailOn) -> Severity | None:

@@ -28,6 +28,17 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Meeting:
+    """Where this node meets others for collectives across all of them."""
+
+    address: str
+    """HOST:PORT on the first node."""
+    node: int
+    """This node's number, from 0."""
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
     """What the user asked the probes to look at."""
 
@@ -42,6 +53,8 @@ class Scope:
     """default or full."""
     service: str = ""
     """The address of a service to ask, already checked; the one use of the network in an examination."""
+    meeting: Meeting | None = None
+    """For the test collectives alone: run it across nodes; CPUs stand in on nodes without a GPU."""
 
 
 Collect = Callable[[Host, Scope], Mapping[str, Section[Any]]]

@@ -1,5 +1,7 @@
 """Collectives over all GPUs in bounded time: one process a GPU, values compared, bus rates; and again without left-over switches.
 
+Over the GPUs of one node, or with --meet of several: then each node runs this script, and the first rank of the first node opens the store.
+
 Run by the patient's interpreter: standard library and torch only, Python 3.9 and newer. The conductor imports torch and never touches CUDA, so
 that it can fork the ranks, which start CUDA themselves. It passes the store's port on, watches how far each one is, and names the one that others
 wait for.
@@ -43,6 +45,10 @@ NEEDED_BYTES = 9 << 28
 """Of each GPU: a quarter of a GiB for one buffer, a GiB for CUDA's and NCCL's own, and a GiB to spare."""
 SHARE_OF_DEADLINE = 0.85
 """The rest is for ending the ranks and telling, before the doctor ends this process."""
+SHARE_FOR_MEETING = 0.6
+"""Of the time that is left, for nodes that come late to the meeting; with the rest those that came tell who did not."""
+FAREWELL_S = 2.0
+"""For the other nodes to read who is missing before the store closes."""
 TAIL_BYTES = 3000
 CALLS = 5
 REPEATS = 3
@@ -105,6 +111,8 @@ class Rank:
         self.results = {}
         # (outcome, text) once it said why it cannot go on.
         self.failed = None
+        # Numbers of nodes that did not come to the meeting, comma-separated.
+        self.missing = ""
         self.done = False
 
     def ended(self):
@@ -135,29 +143,36 @@ class Unavailable(Exception):
 def collectives(context):
     """The sequence as the environment is, then without the switches that were left in it, and the factor between the two."""
     plan = context.plan
-    world = CPU_RANKS if plan.device == "cpu" else len(plan.gpus)
-    if world < 2:
+    world = len(plan.gpus) if plan.device != "cpu" else 1 if plan.meet else CPU_RANKS
+    if world < 2 and not plan.meet:
         yield context.skipped("one GPU has no peer")
         return
     rates_why = next((plan.no_rates[int(index)] for index, _ in plan.gpus if int(index) in plan.no_rates), "")
     deadline = time.monotonic() + SHARE_OF_DEADLINE * float(plan.deadlines.get(TEST, 90.0))
     found = {}
-    for switches in runs(os.environ) if plan.device == "cuda" else [{}]:
-        suffix = " without " + ", ".join(sorted(switches)) if switches else ""
+    plan.until = deadline = min(deadline, plan.until)
+    across = " across %d nodes" % plan.nodes if plan.meet else ""
+    about = {"node": plan.node} if plan.meet else {}
+    # Nodes with other environments would go through another number of runs.
+    for switches in runs(os.environ) if plan.device == "cuda" and not plan.meet else [{}]:
+        suffix = across + (" without " + ", ".join(sorted(switches)) if switches else "")
         try:
             results, notes = conduct(context, world, switches, deadline, rates_why)
         except Trouble as trouble:
-            failed = context.result(trouble.outcome, suffix.strip(), trouble.reason, {}, dict(trouble.notes, stage=trouble.stage))
+            if plan.meet:
+                about["place"] = STAGES.index(trouble.stage) if trouble.stage in STAGES else -1
+            notes = dict(trouble.notes, stage=trouble.stage, **about)
+            failed = context.result(trouble.outcome, suffix.strip(), trouble.reason, {}, notes)
             yield dict(failed, stderr_tail=trouble.said)
             return
         for path, (values, more) in results.items():
             if "refused" in more:
-                yield context.refused(path + suffix, more["refused"], **notes)
+                yield context.refused(path + suffix, more["refused"], **dict(notes, **about))
                 continue
             if switches and found.get(path, {}).get("bus_gb_per_s") and "bus_gb_per_s" in values:
                 values["faster_by"] = values["bus_gb_per_s"] / found[path]["bus_gb_per_s"]
             found.setdefault(path, values)
-            yield context.ran(path + suffix, values, **dict(notes, **more))
+            yield context.ran(path + suffix, values, **dict(notes, **more, **about))
     if rates_why:
         yield context.skipped(rates_why, "rates")
 
@@ -222,7 +237,7 @@ def conduct(context, world, switches, deadline, rates_why):
         context.watch()
         watch(context, ranks, deadline, stack)
         logs = {rank.number: read_tail(rank.log, 1 << 20) for rank in ranks}
-        return combined(context, ranks, world), notes_of(logs)
+        return combined(context, ranks), notes_of(logs)
 
 
 def start_rank(context, number, world, switches, scratch, rates_why, ranks):
@@ -357,6 +372,7 @@ def follow(context, rank, event, ranks, waiting, stack):
         rank.results[event["path"]] = event
     elif kind == "failed":
         rank.failed = (event["outcome"], event["reason"])
+        rank.missing = event.get("missing", "")
     elif kind == "done":
         rank.done = True
     return 0.0
@@ -411,7 +427,8 @@ def hang(ranks):
 def told(ranks, rank):
     """About a failure: which rank, NCCL's first warning of all ranks, the end of what the rank wrote."""
     logs = {one.number: read_tail(one.log, 1 << 20) + read_tail(one.errors, 1 << 18) for one in ranks}
-    return dict(notes_of(logs), rank=rank.number, said=read_tail(rank.errors, TAIL_BYTES).strip())
+    missing = {"missing": rank.missing} if rank.missing else {}
+    return dict(notes_of(logs), rank=rank.number, said=read_tail(rank.errors, TAIL_BYTES).strip(), **missing)
 
 
 def read_tail(path, limit):
@@ -450,10 +467,11 @@ def notes_of(logs):
     return notes
 
 
-def combined(context, ranks, world):
+def combined(context, ranks):
     """One result for each path from those of all ranks: the wrong elements together, the slowest rank's time."""
     found = {}
     for path, event in ranks[0].results.items():
+        world = event["world"]
         events = [rank.results[path] for rank in ranks if path in rank.results]
         refused = next((one["refused"] for one in events if one.get("refused")), "")
         if refused:
@@ -477,6 +495,7 @@ STAGES = (
     "starting",
     "initialising CUDA",
     "ready to join",
+    "meeting the other nodes",
     "joining the group",
     "barrier",
     "all-reduce of 4 bytes",
@@ -500,8 +519,9 @@ def stage(name):
 class Group:
     """What a rank works with."""
 
-    def __init__(self, torch, number, world, device, backend, wrong):
-        self.torch, self.number, self.world, self.device, self.backend, self.wrong = torch, number, world, device, backend, wrong
+    def __init__(self, torch, number, world, device, backend, wrong, correct_only):
+        self.torch, self.number, self.world, self.device, self.backend = torch, number, world, device, backend
+        self.wrong, self.correct_only = wrong, correct_only
         self.distributed = torch.distributed
 
     def synchronize(self):
@@ -527,15 +547,18 @@ def be_rank(context, number, world, correct_only):
             raise common.Skip("GPU %d: %s" % next(iter(hidden.items())))
         if not torch.distributed.is_available():
             raise common.Skip("torch %s was built without torch.distributed" % torch.__version__)
-        group = join(torch, plan, gpus, number, world, fault)
+        group = join(torch, plan, gpus, number, world, fault, correct_only)
         sequence(group)
-        if not correct_only:
+        if not group.correct_only:
             rates(group)
         stage("leaving")
         group.barrier()
     except Exception as error:
         outcome = "error" if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError) else common.outcome_of(error)
-        common.say("failed", outcome="skipped" if isinstance(error, common.Skip) else outcome, reason=common.text_of(error))
+        if isinstance(error, Missing):
+            common.say("failed", outcome="hang", reason=str(error), missing=",".join(map(str, error.nodes)))
+        else:
+            common.say("failed", outcome="skipped" if isinstance(error, common.Skip) else outcome, reason=common.text_of(error))
         # Whoever waits for this rank in a collective is ended by the conductor.
         common.leave(plan, 1)
     common.say("done")
@@ -543,38 +566,102 @@ def be_rank(context, number, world, correct_only):
     common.leave(plan, 0)
 
 
-def join(torch, plan, gpus, number, world, fault):
-    """Rank 0 opens the store on a free port of this machine and tells it; then the group is formed."""
+def join(torch, plan, gpus, number, world, fault, correct_only):
+    """Rank 0 opens the store on a free port of this machine and tells it, or all nodes meet at the first; then the group is formed."""
     common.say("meeting")
     sys.stdin.readline()
     while fault == "absent-rank" and number == world - 1:
         time.sleep(0.05)
     patience = datetime.timedelta(seconds=300)
     distributed = torch.distributed
+    own_number = number
+    if plan.meet:
+        stage("meeting the other nodes")
+        store, number, world, correct_only = meet(distributed, plan, number, world, correct_only)
     stage("joining the group")
-    if number == 0:
-        store = distributed.TCPStore("127.0.0.1", 0, world, True, timeout=patience, wait_for_workers=False)
-        common.say("port", port=store.port)
-    else:
-        store = distributed.TCPStore("127.0.0.1", int(sys.stdin.readline()), world, False, timeout=patience, wait_for_workers=False)
+    if not plan.meet:
+        store = open_store(distributed, number, world, patience)
     backend = "nccl" if plan.device == "cuda" else "gloo"
     settings = {"backend": backend, "store": store, "rank": number, "world_size": world, "timeout": patience}
     if plan.device == "cpu":
         device = torch.device("cpu")
         distributed.init_process_group(**settings)
     else:
-        device = torch.device("cuda", gpus[number].ordinal)
+        device = torch.device("cuda", gpus[own_number].ordinal)
         torch.cuda.set_device(device)
         free = torch.cuda.mem_get_info(device)[0]
         if free < NEEDED_BYTES:
             raise common.Skip(
-                "GPU %s: %.1f GiB of memory free, %.1f needed" % (gpus[number].index, free / common.GIB, NEEDED_BYTES / common.GIB)
+                "GPU %s: %.1f GiB of memory free, %.1f needed" % (gpus[own_number].index, free / common.GIB, NEEDED_BYTES / common.GIB)
             )
         try:
             distributed.init_process_group(device_id=device, **settings)
         except TypeError:
             distributed.init_process_group(**settings)
-    return Group(torch, number, world, device, backend, fault == "wrong")
+    return Group(torch, number, world, device, backend, fault == "wrong", correct_only)
+
+
+def open_store(distributed, number, world, patience):
+    """The store of this node's ranks, on a free port."""
+    if number == 0:
+        store = distributed.TCPStore("127.0.0.1", 0, world, True, timeout=patience, wait_for_workers=False)
+        common.say("port", port=store.port)
+        return store
+    return distributed.TCPStore("127.0.0.1", int(sys.stdin.readline()), world, False, timeout=patience, wait_for_workers=False)
+
+
+class Missing(Exception):
+    """Numbers of nodes that did not come to the meeting, and the reason in words."""
+
+    def __init__(self, nodes, reason):
+        super().__init__(reason)
+        self.nodes = nodes
+
+
+def meet(distributed, plan, number, world, correct_only):
+    """The store of the first node, and what this rank is among the ranks of all nodes: (store, number, world, whether rates are left out).
+
+    The first rank of each node says how many ranks it has. That of the first node waits for all, and tells all who came: they agree on who is
+    missing. Nothing waits in the store itself, because an older torch loses its connection when such a wait ends by time.
+    """
+    host, _, port = plan.meet.rpartition(":")
+    opens = plan.node == 0 and number == 0
+    until = time.monotonic() + SHARE_FOR_MEETING * (plan.until - time.monotonic())
+    patience = datetime.timedelta(seconds=max(1.0, until - time.monotonic()))
+    try:
+        store = distributed.TCPStore(host.strip("[]"), int(port), None, opens, timeout=patience, wait_for_workers=False)
+    except Exception as error:
+        if opens:
+            raise
+        raise Missing([0], "node 0 does not answer at %s (%s)" % (plan.meet, common.text_of(error))) from None
+    if number == 0:
+        store.set("node/%d" % plan.node, json.dumps({"ranks": world, "correct_only": correct_only}))
+        store.add("here/%d" % plan.node, 1)
+    if opens:
+        missing = [node for node in range(plan.nodes) if not came(store, "here/%d" % node, until)]
+        nodes = [] if missing else [json.loads(store.get("node/%d" % node)) for node in range(plan.nodes)]
+        store.set("verdict", json.dumps({"missing": missing, "nodes": nodes}))
+        store.add("told", 1)
+        if missing:
+            time.sleep(FAREWELL_S)
+    elif not came(store, "told", until + FAREWELL_S):
+        raise Missing([0], "node 0 did not say who came to %s" % plan.meet)
+    verdict = json.loads(store.get("verdict"))
+    if verdict["missing"]:
+        missing = verdict["missing"]
+        named = "%s %s" % ("nodes" if len(missing) > 1 else "node", ", ".join(map(str, missing[:20])))
+        raise Missing(missing, "%s of %d never came to %s" % (named, plan.nodes, plan.meet))
+    ranks = [node["ranks"] for node in verdict["nodes"]]
+    return store, sum(ranks[: plan.node]) + number, sum(ranks), any(node["correct_only"] for node in verdict["nodes"])
+
+
+def came(store, key, until):
+    """Whether somebody has counted this key up before it is too late."""
+    while not store.add(key, 0):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True
 
 
 def sequence(group):
@@ -596,24 +683,27 @@ def sequence(group):
     attempt(group, "all-gather and reduce-scatter values", gather_scatter_wrong)
 
 
+def is_lacking(error):
+    """Whether a back end says that it has no such collective."""
+    lacking = re.search(r"does not support|no support for|not implemented|unsupported", str(error), re.IGNORECASE)
+    return isinstance(error, (NotImplementedError, AttributeError)) or lacking is not None
+
+
 def attempt(group, path, body):
     """A collective that this back end may not have; every rank then refuses alike and the sequence goes on."""
     try:
         size, wrong = body(group)
-    except (NotImplementedError, AttributeError) as error:
-        common.say("result", path=path, refused=common.text_of(error))
-        return
-    except RuntimeError as error:
-        if not re.search(r"does not support|not implemented|unsupported", str(error), re.IGNORECASE):
+    except (NotImplementedError, AttributeError, RuntimeError) as error:
+        if not is_lacking(error):
             raise
-        common.say("result", path=path, refused=common.text_of(error))
+        common.say("result", path=path, refused=common.text_of(error), world=group.world)
         return
     say_result(group, path, size, wrong)
 
 
 def say_result(group, path, size, wrong, **more):
     """One result of this rank."""
-    common.say("result", path=path, bytes=size, wrong=wrong, backend=group.backend, **more)
+    common.say("result", path=path, bytes=size, wrong=wrong, backend=group.backend, world=group.world, **more)
 
 
 def words(group, sender, receiver, count):
@@ -670,8 +760,10 @@ def time_all(group):
     One buffer serves all: in place as NCCL defines that (a rank's own part lies where it belongs in the whole), all-to-all from one half to the other.
     """
     torch, distributed, number, world = group.torch, group.distributed, group.number, group.world
-    size = (256 * MIB if group.device.type == "cuda" else MIB) // (world * 512) * world * 512
-    whole = torch.randn(size // 2, device=group.device, dtype=torch.bfloat16)
+    # Gloo knows no BF16 in older torch.
+    most, dtype = (256 * MIB, torch.bfloat16) if group.device.type == "cuda" else (MIB, torch.float32)
+    size = most // (world * 512) * world * 512
+    whole = torch.randn(size // (2 if dtype is torch.bfloat16 else 4), device=group.device, dtype=dtype)
     one, other = whole.chunk(2)
     part = whole.chunk(world)[number]
     calls = (
@@ -702,8 +794,10 @@ def attempt_rate(group, path, call, size):
                 call()
             group.synchronize()
             best = min(best, (time.perf_counter() - started) / CALLS)
-    except (NotImplementedError, AttributeError) as error:
-        common.say("result", path=path, refused=common.text_of(error))
+    except (NotImplementedError, AttributeError, RuntimeError) as error:
+        if not is_lacking(error):
+            raise
+        common.say("result", path=path, refused=common.text_of(error), world=group.world)
         return
     say_result(group, path, size, 0, call_s=best, first_call_s=first_s)
 

@@ -106,7 +106,11 @@ def read_plan():
     parser.add_argument("--no-rates", default="{}", help='why rates are not measured, by index: {"0": "in use by another process"}')
     parser.add_argument("--deadlines", default="{}", help='seconds by test: {"fp8-gemm": 20}')
     parser.add_argument("--scratch", default="", help="private directory for locks and JIT caches; removed by the caller")
+    parser.add_argument("--meet", default="", help="HOST:PORT of the first node, where the collectives of several nodes meet")
+    parser.add_argument("--node", default="0/1", help="K/N: this is node K of N, from 0")
+    parser.add_argument("--until", type=float, default=float("inf"), help="with --meet: when all must be over, on the monotonic clock")
     plan = parser.parse_args(arguments)
+    plan.node, plan.nodes = (int(part) for part in plan.node.split("/"))
     plan.tests = [name for name in plan.tests.split(",") if name]
     plan.gpus = [tuple(item.partition("@")[::2]) for item in plan.gpus.split(",") if item]
     plan.no_rates = {int(index): why for index, why in json.loads(plan.no_rates).items()}
