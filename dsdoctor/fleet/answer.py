@@ -133,6 +133,18 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What was found out about a node beside its report."""
+
+    check: str
+    severity: Severity
+    node: str
+    subject: str
+    detail: str
+    cause: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
     """The answer."""
 

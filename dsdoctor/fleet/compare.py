@@ -16,7 +16,7 @@ from dsdoctor import __version__
 from dsdoctor.errors import InputError, unknown_name
 from dsdoctor.facts import Sections
 from dsdoctor.findings import Disruption, Remedy, Severity, Verify
-from dsdoctor.fleet.answer import Consensus, Counts, Detail, Fleet, Group, Node, Problem, Rejection, Value, Work
+from dsdoctor.fleet.answer import Consensus, Counts, Detail, Fleet, Group, Node, Problem, Rejection, Seen, Value, Work
 from dsdoctor.fleet.digest import FACTS, FAMILIES
 from dsdoctor.fleet.documents import Rejected
 from dsdoctor.fleet.names import folded, natural
@@ -40,8 +40,8 @@ def store(limits: Limits) -> Store:
     )
 
 
-def compare(reports: Store, knowledge: Knowledge, group_by: Sequence[str], today: datetime.date) -> Fleet:
-    """The answer on all reports of the store. Raises InputError when there is none, UsageError for a group key that does not exist."""
+def compare(reports: Store, knowledge: Knowledge, group_by: Sequence[str], today: datetime.date, seen: Sequence[Seen] = ()) -> Fleet:
+    """The answer on all reports of the store, and on what was seen beside them. Raises InputError when there is none, UsageError for a group key that does not exist."""
     limits: Limits = knowledge.matrix("fleet")
     _nodes(reports, group_by)
     if not reports.rows("SELECT 1 FROM node LIMIT 1"):
@@ -54,6 +54,10 @@ def compare(reports: Store, knowledge: Knowledge, group_by: Sequence[str], today
     _domains(reports)
     reports.run(_NO_REPORT)
     reports.run(_FINDINGS)
+    for one in seen:
+        reports.run(
+            _SEEN, check=one.check, severity=one.severity.value, subject=one.subject, detail=one.detail, cause=one.cause, node=one.node
+        )
     problems, hosts_of = _problems(reports)
     return _answer(reports, knowledge, group_by, today, problems, hosts_of)
 
@@ -211,6 +215,9 @@ def _domains(reports: Store) -> None:
 _NO_REPORT = (
     "INSERT INTO hit SELECT 'fleet.no-report', 'error', 'fleet', '', coalesce(nullif(reason, ''), 'no reason was given'), '', '', id,"
     " coalesce(reason, ''), '', '', NULL FROM node WHERE kind = 'no-report'"
+)
+_SEEN = (
+    "INSERT INTO hit SELECT $check, $severity, 'fleet', '', $subject, '', '', id, $detail, '', $cause, NULL FROM node WHERE name = $node"
 )
 _FINDINGS = (
     "INSERT INTO hit SELECT x.check, CASE WHEN x.severity IN ('error', 'warning', 'info') THEN x.severity ELSE 'info' END, 'node', '', '', '',"

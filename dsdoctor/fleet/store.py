@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import os
 import queue
 import shutil
@@ -254,6 +255,12 @@ def _threads() -> int:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
+
+
+def require() -> None:
+    """Say that DuckDB is lacking before work is done that would need it. Raises UsageError."""
+    if importlib.util.find_spec("duckdb") is None:
+        _duckdb()
 
 
 def _duckdb() -> Any:
