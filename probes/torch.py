@@ -38,9 +38,6 @@ FIELD_OF_STAGE = {
 
 
 MODULES: tuple[tuple[tuple[str, ...], str], ...] = (
-    (("torchvision",), "torchvision"),
-    (("torchaudio",), "torchaudio"),
-    (("torchao",), "torchao"),
     (("sglang-kernel", "sgl-kernel"), "sgl_kernel"),
     (("flash-attn",), "flash_attn_2_cuda"),
     (("flash-attn-3",), "flash_attn_interface"),
@@ -53,7 +50,7 @@ MODULES: tuple[tuple[tuple[str, ...], str], ...] = (
     (("transformer-engine-torch",), "transformer_engine.pytorch"),
     (("tilelang",), "tilelang"),
 )
-"""What to import of an installed package; of the others (vllm, xformers) only the extensions are opened, since their imports take long."""
+"""What to import of an installed package; of the others (torchvision, vllm, xformers) only the extensions are opened, since their imports take long."""
 
 BUILDS_ITSELF = frozenset({"deep_gemm"})
 """Modules that compile their extension into site-packages when it is not there: then they are not imported."""

@@ -136,26 +136,26 @@ def agree(part: dict[str, object], whole: dict[str, object]) -> None:
 
 
 HOSTILE = {
-    "one long line": b"Driver Version: 1 CUDA Version " * 70_000,
-    "open brackets": b"((((([[[[[ (pid= [rank " * 90_000 + b"\n",
-    "escapes": b"\x1b]0;" * 500_000,
-    "spaces": b" " * 2_000_000 + b"x\n",
+    "one long line": b"Driver Version: 1 CUDA Version " * 25_000,
+    "open brackets": b"((((([[[[[ (pid= [rank " * 30_000 + b"\n",
+    "escapes": b"\x1b]0;" * 170_000,
+    "spaces": b" " * 700_000 + b"x\n",
     "many headers": b"GPU0\n\tGPU0 GPU1\nGPU 0: x\n Link 1: 1 GB/s\n| 0 NVIDIA A |\nNVIDIA-SMI Driver Version: 1\nname, memory.total\nName: x\n"
-    * 18_000,
-    "packages": b"".join(b"torch==1.%d\n" % number for number in range(160_000)),
-    "gpus": b"".join(b"GPU %d: NVIDIA H200 (UUID: GPU-%d)\n" % (number, number) for number in range(50_000)),
-    "tags": b'<gpu id="00000000:01:00.0">\n' + b"<pci>\n" * 300_000,
-    "nested": b"".join(b" " * (number % 60) + b"Block\n" for number in range(60_000)) + b"NVSMI LOG\n",
-    "kernel": b"NVRM: nvidia: nvidia: nvidia: module\n" * 50_000,
+    * 6_000,
+    "packages": b"".join(b"torch==1.%d\n" % number for number in range(55_000)),
+    "gpus": b"".join(b"GPU %d: NVIDIA H200 (UUID: GPU-%d)\n" % (number, number) for number in range(17_000)),
+    "tags": b'<gpu id="00000000:01:00.0">\n' + b"<pci>\n" * 100_000,
+    "nested": b"".join(b" " * (number % 60) + b"Block\n" for number in range(20_000)) + b"NVSMI LOG\n",
+    "kernel": b"NVRM: nvidia: nvidia: nvidia: module\n" * 17_000,
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_texts_of_two_megabytes_stay_within_memory(name: str) -> None:
+def test_hostile_texts_of_many_lines_stay_within_memory(name: str) -> None:
     content = HOSTILE[name]
     tracemalloc.start()
     parsed = triage.read([Document("a", (content[at : at + 65536] for at in range(0, len(content), 65536)))])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     check(parsed)
-    assert peak < 60 << 20
+    assert peak < 25 << 20, peak

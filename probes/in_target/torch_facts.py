@@ -68,7 +68,7 @@ def main():
         mapped()
         return
     facts(imported=True, import_s=round(time.time() - started, 3))
-    importer = start_importer(json.loads(sys.argv[2]) if len(sys.argv) > 2 else [])
+    importers = start_importers(json.loads(sys.argv[2]) if len(sys.argv) > 2 else [])
     stage("reading how torch was built")
     attempt(lambda: facts(arch_list=list(torch._C._cuda_getArchFlags().split())), None)
     attempt(lambda: facts(nccl_compiled=dotted(torch.cuda.nccl.version())), None)
@@ -94,21 +94,24 @@ def main():
     stage("asking the mapped libraries for their versions")
     ask_versions()
     stage("importing kernel libraries")
-    if importer:
+    for importer in importers:
         pass_on(importer)
 
 
 # --- kernel libraries -------------------------------------------------------------------------------------------------
 
 
-def start_importer(packages):
-    """Fork a child that imports the packages one after another, each in a child of its own, while this process goes on.
+def start_importers(packages):
+    """Fork a few children that import the packages, each package in a child of its own, while this process goes on.
 
-    Forked before CUDA is initialised, since a forked process cannot use it afterwards. Returns the pipe of its answers, or nothing.
+    Forked before CUDA is initialised, since a forked process cannot use it afterwards. Returns the pipes of their answers.
     """
+    return [start_importer(packages[first::IMPORTERS]) for first in range(min(IMPORTERS, len(packages)))]
+
+
+def start_importer(packages):
+    """Fork a child that imports packages one after another; returns the pipe of its answers."""
     global RESULT
-    if not packages:
-        return None
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)
@@ -220,6 +223,7 @@ def innermost(error):
 LOADER_SAID = r"undefined symbol|cannot open shared object file|version `?\S+ not found"
 IMPORT_TIMEOUT_S = 20.0
 IMPORTS_TIMEOUT_S = 60.0
+IMPORTERS = 4
 
 
 def ask_available(torch):
