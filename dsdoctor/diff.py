@@ -302,7 +302,7 @@ def _gathered(facts: Sequence[FactDifference]) -> list[FactDifference]:
     order: list[FactDifference] = []
     for fact in facts:
         index, _, rest = fact.path[1:].partition("]")
-        if not (fact.path.startswith("[") and index.isdigit()):
+        if not (fact.path.startswith("[") and index.isdecimal()):
             order.append(fact)
             continue
         key = (rest, fact.left, fact.right)
@@ -312,7 +312,7 @@ def _gathered(facts: Sequence[FactDifference]) -> list[FactDifference]:
     gathered = []
     for fact in order:
         index, _, rest = fact.path[1:].partition("]")
-        indices = groups.get((rest, fact.left, fact.right)) if fact.path.startswith("[") and index.isdigit() else None
+        indices = groups.get((rest, fact.left, fact.right)) if fact.path.startswith("[") and index.isdecimal() else None
         gathered.append(replace(fact, path=f"[{', '.join(indices)}]{rest}") if indices else fact)
     return gathered
 

@@ -257,6 +257,7 @@ def _pieces(stem: str, overlays: Sequence[Path]) -> list[_Piece]:
     return own if is_own_alone else [*own, _built_in_piece(stem)]
 
 
+@lru_cache(maxsize=None)
 def _built_in_piece(stem: str) -> _Piece:
     source = built_in_directory() / f"{stem}.yaml"
     compiled = _built_in(f"{stem}.json")

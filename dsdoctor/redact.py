@@ -180,7 +180,7 @@ def _listed_nodes(text: str) -> Iterator[str]:
     for prefix, ranges in _NODE_LIST.findall(text):
         for part in ranges.split(","):
             first, _, last = part.partition("-")
-            if first.isdigit() and (last or first).isdigit():
+            if first.isdecimal() and (last or first).isdecimal():
                 for number in range(int(first), min(int(last or first), int(first) + 4096) + 1):
                     yield f"{prefix}{number:0{len(first)}d}"
 
@@ -356,7 +356,7 @@ def _host(name: str, names: _Names) -> str:
     if _NO_NAME.fullmatch(name) or re.fullmatch(r"[\d.:]+", name):
         return name
     short = name if "[" in name else name.partition(".")[0]
-    return names.hosts.of(name if short.lower() in ORDINARY_WORDS or short.isdigit() else short)
+    return names.hosts.of(name if short.lower() in ORDINARY_WORDS or short.isdecimal() else short)
 
 
 def _is_public(host: str) -> bool:
@@ -440,6 +440,6 @@ def _ipv6_address(text: str, names: _Names) -> str:
         address = ipaddress.IPv6Address(text)
     except ValueError:
         return text
-    if address.is_loopback or address.is_unspecified or not any(character.isdigit() for character in text):
+    if address.is_loopback or address.is_unspecified or not any(character.isdecimal() for character in text):
         return text
     return names.ipv6.of(str(address))

@@ -58,7 +58,7 @@ class CudaVersion:
         """Read '13.0', '13.0.88', 'CUDA 12.8', the driver API's 13000 or '12040', and wheel tags: 'cu130', '2.11.0+cu130'."""
         if isinstance(text, bool) or not isinstance(text, (str, int)):
             return None
-        if isinstance(text, int) or (text.strip().isascii() and text.strip().isdigit() and len(text.strip()) < 10):
+        if isinstance(text, int) or (text.strip().isascii() and text.strip().isdecimal() and len(text.strip()) < 10):
             return CudaVersion.from_code(int(text))
         found = _CUDA_TAG.fullmatch(text) or _CUDA.fullmatch(text)
         return CudaVersion(int(found[1]), int(found[2])) if found else None

@@ -270,7 +270,7 @@ def record_of(host: Host, distribution: Distribution) -> Iterator[RecordEntry]:
     for line in _text(host, f"{distribution.metadata}/RECORD", 32 << 20).splitlines():
         path, digest, size = _record_fields(line)
         if path and not path.endswith(".pyc"):
-            yield RecordEntry(path, digest, int(size) if size.isdigit() else None)
+            yield RecordEntry(path, digest, int(size) if size.isdecimal() else None)
 
 
 def _record_fields(line: str) -> tuple[str, str, str]:

@@ -7,8 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from dsdoctor.cli import COMMANDS, command_line
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = "example:driver-too-old"
@@ -23,6 +27,11 @@ def dsdoctor(*arguments: str, cwd: Path | None = None, **environment: str) -> su
         env={**os.environ, "NO_COLOR": "1", **environment},
         timeout=60,
     )
+
+
+def here(*arguments: str) -> Any:
+    """The same inside this process: what a command prints and its exit code, without the start of an interpreter."""
+    return CliRunner().invoke(command_line(arguments[:1] if arguments[0] in COMMANDS else COMMANDS), list(arguments))
 
 
 def test_a_replay_of_a_broken_example_exits_1_and_says_what_to_do() -> None:
@@ -40,13 +49,13 @@ def test_a_replay_of_a_broken_example_exits_1_and_says_what_to_do() -> None:
     ("options", "code"), [((), 1), (("--fail-on", "never"), 0), (("--only", "system"), 0), (("--ignore", "driver,torch,smoke"), 0)]
 )
 def test_exit_codes_follow_the_options(options: tuple[str, ...], code: int) -> None:
-    assert dsdoctor("replay", EXAMPLE, *options).returncode == code
+    assert here("replay", EXAMPLE, *options).exit_code == code
 
 
 def test_json_is_one_document_and_the_exit_code_is_the_same() -> None:
-    done = dsdoctor("replay", EXAMPLE, "--format", "json")
+    done = here("replay", EXAMPLE, "--format", "json")
     report = json.loads(done.stdout)
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert report["schema"] == "dsdoctor.report/1"
     assert report["diagnosis"][0]["check"] == "driver.too-old-for-cuda"
     assert report["origin"]["kind"] == "replay"
@@ -65,19 +74,19 @@ def test_json_is_one_document_and_the_exit_code_is_the_same() -> None:
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_2(arguments: tuple[str, ...], says: str) -> None:
-    done = dsdoctor(*arguments)
-    assert done.returncode == 2
+    done = here(*arguments)
+    assert done.exit_code == 2
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    as_json = dsdoctor(*arguments, "--format", "json")
-    assert as_json.returncode == 2
+    as_json = here(*arguments, "--format", "json")
+    assert as_json.exit_code == 2
     assert json.loads(as_json.stdout)["exit_code"] == 2
 
 
 @pytest.mark.parametrize("arguments", [("check", "--no-such-option"), ("replay",), ("frobnicate",), ("list", "nothing")])
 def test_wrong_usage_exits_2(arguments: tuple[str, ...]) -> None:
-    done = dsdoctor(*arguments)
-    assert done.returncode == 2
+    done = here(*arguments)
+    assert done.exit_code == 2
     assert "Traceback" not in done.stderr
 
 
@@ -92,7 +101,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_a_recording_is_written_whole_and_replays_to_the_same_report(tmp_path: Path) -> None:
     path = tmp_path / "node.json"
     assert dsdoctor("record", "--quick", "-o", str(path)).returncode == 0
-    first, second = (json.loads(dsdoctor("replay", str(path), "--format", "json", "--fail-on", "never").stdout) for _ in range(2))
+    first, second = (json.loads(here("replay", str(path), "--format", "json", "--fail-on", "never").stdout) for _ in range(2))
     for report in (first, second):
         report.pop("timings")
         for outcome in report["outcomes"]:
@@ -103,9 +112,9 @@ def test_a_recording_is_written_whole_and_replays_to_the_same_report(tmp_path: P
 
 def test_a_report_file_replays_like_its_recording(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
-    done = dsdoctor("replay", EXAMPLE, "-o", str(path))
-    assert done.returncode == 1
-    again = dsdoctor("replay", str(path), "--format", "json")
+    done = here("replay", EXAMPLE, "-o", str(path))
+    assert done.exit_code == 1
+    again = here("replay", str(path), "--format", "json")
     assert json.loads(again.stdout)["diagnosis"] == json.loads(path.read_text())["diagnosis"]
 
 
@@ -116,8 +125,8 @@ def test_a_place_that_cannot_be_written_is_exit_2(tmp_path: Path) -> None:
 
 
 def test_an_output_folder_that_does_not_exist_is_exit_2() -> None:
-    done = dsdoctor("replay", EXAMPLE, "-o", "/nowhere/report.json")
-    assert done.returncode == 2
+    done = here("replay", EXAMPLE, "-o", "/nowhere/report.json")
+    assert done.exit_code == 2
     assert "/nowhere/report.json" in done.stderr
 
 
@@ -158,9 +167,9 @@ def test_a_fault_of_ours_is_exit_3_and_the_report_is_complete(tmp_path: Path) ->
 
 
 def test_explain_prints_every_check() -> None:
-    checks = json.loads(dsdoctor("list", "checks", "--format", "json").stdout)["items"]
+    checks = json.loads(here("list", "checks", "--format", "json").stdout)["items"]
     assert len(checks) >= 45
-    page = dsdoctor("explain", "driver.too-old-for-cuda").stdout
+    page = here("explain", "driver.too-old-for-cuda").stdout
     assert "Why it matters" in page
     assert "525.60.13" in page
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +21,9 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 from sarif_pydantic import Sarif
+from typer.testing import CliRunner
 
+from dsdoctor.cli import command_line
 from dsdoctor.facts import Gpu, Origin, PciDevice, Sections, known
 from dsdoctor.findings import (
     Consequence,
@@ -493,15 +493,15 @@ def test_html_shows_the_text_as_text() -> None:
 # --- on the command line ------------------------------------------------------------------------------------------------
 
 
-def dsdoctor(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "dsdoctor", *arguments], capture_output=True, text=True, timeout=60)
+def dsdoctor(*arguments: str) -> Any:
+    return CliRunner().invoke(command_line(arguments[:1]), list(arguments))
 
 
 def test_one_run_writes_every_form_and_keeps_the_exit_code(tmp_path: Path) -> None:
     suffixes = (".json", ".md", ".xml", ".sarif", ".gitlab.json", ".prom", ".html", ".txt")
     files = [tmp_path / f"report{suffix}" for suffix in suffixes]
     done = dsdoctor("replay", EXAMPLE, "--format", "github", *(part for file in files for part in ("-o", str(file))))
-    assert done.returncode == 1, done.stderr
+    assert done.exit_code == 1, done.stderr
     assert read_github(done.stdout.rstrip("\n"))[0][1].startswith("driver.too-old-for-cuda")
     report, markdown, suites, sarif, gitlab, metrics, page, text = (file.read_text(encoding="utf-8") for file in files)
     diagnosis = json.loads(report)["diagnosis"]
@@ -520,20 +520,20 @@ def test_one_run_writes_every_form_and_keeps_the_exit_code(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["junit", "sarif", "gitlab", "prometheus", "nagios", "html"])
 def test_stdout_is_nothing_but_the_format(name: str) -> None:
     done = dsdoctor("replay", "example:h200-healthy", "--format", name)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     READERS[name](done.stdout if name == "prometheus" else done.stdout.rstrip("\n"))
 
 
 def test_an_unknown_suffix_is_refused_with_the_known_ones_before_anything_is_written(tmp_path: Path) -> None:
     done = dsdoctor("replay", EXAMPLE, "-o", str(tmp_path / "good.json"), "-o", str(tmp_path / "report.yaml"))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert all(suffix in done.stderr for suffix in ("report.yaml", ".json", ".md", ".xml", ".sarif", ".prom", ".html", ".txt"))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_run_without_a_report_says_so_to_its_reader() -> None:
     github, nagios, junit = (dsdoctor("replay", "/no|where.json", "--format", name) for name in ("github", "nagios", "junit"))
-    assert [done.returncode for done in (github, nagios, junit)] == [2, 2, 2]
+    assert [done.exit_code for done in (github, nagios, junit)] == [2, 2, 2]
     assert read_github(github.stdout.rstrip("\n"))[0][0] == "error"
     assert re.fullmatch(r"DSDOCTOR UNKNOWN - [^|\n]*/no/where.json[^|\n]*\n", nagios.stdout)
     assert junit.stdout == ""
@@ -541,5 +541,5 @@ def test_a_run_without_a_report_says_so_to_its_reader() -> None:
 
 def test_machine_formats_take_one_recording() -> None:
     done = dsdoctor("replay", EXAMPLE, EXAMPLE, "--format", "junit")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "one recording at a time" in done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from dsdoctor.cli import command_line
 from dsdoctor.render import markdown
 
 EVIDENCE = (
@@ -20,8 +20,8 @@ EVIDENCE = (
 
 
 def run(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
-    done = subprocess.run([sys.executable, "-m", "dsdoctor", "triage", *arguments], input=stdin, capture_output=True, timeout=60)
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = CliRunner().invoke(command_line(["triage"]), ["triage", *arguments], input=stdin)
+    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")

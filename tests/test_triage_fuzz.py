@@ -141,10 +141,10 @@ HOSTILE = {
     "escapes": b"\x1b]0;" * 170_000,
     "spaces": b" " * 700_000 + b"x\n",
     "many headers": b"GPU0\n\tGPU0 GPU1\nGPU 0: x\n Link 1: 1 GB/s\n| 0 NVIDIA A |\nNVIDIA-SMI Driver Version: 1\nname, memory.total\nName: x\n"
-    * 6_000,
+    * 2_500,
     "packages": b"".join(b"torch==1.%d\n" % number for number in range(55_000)),
-    "gpus": b"".join(b"GPU %d: NVIDIA H200 (UUID: GPU-%d)\n" % (number, number) for number in range(17_000)),
-    "tags": b'<gpu id="00000000:01:00.0">\n' + b"<pci>\n" * 100_000,
+    "gpus": b"".join(b"GPU %d: NVIDIA H200 (UUID: GPU-%d)\n" % (number, number) for number in range(9_000)),
+    "tags": b'<gpu id="00000000:01:00.0">\n' + b"<pci>\n" * 50_000,
     "nested": b"".join(b" " * (number % 60) + b"Block\n" for number in range(20_000)) + b"NVSMI LOG\n",
     "kernel": b"NVRM: nvidia: nvidia: nvidia: module\n" * 17_000,
 }

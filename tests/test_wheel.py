@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -16,9 +17,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    done = subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    """Built once for all workers of a run: two builds at the same time write over each other in the checkout."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "wheel"
+    with open(f"{folder}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            done = subprocess.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], capture_output=True, text=True)
+            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     return next(folder.glob("*.whl"))
 
 

@@ -50,7 +50,7 @@ def starts(image: str, node: Node, shelf: Shelf) -> ImageAnswer:
 def _cuda_in(image: str) -> CudaVersion | None:
     found = _CUDA_IN_NAME.search(image)
     text = found[1] if found else image
-    return CudaVersion.parse(f"cu{text}" if text.isdigit() else text)
+    return CudaVersion.parse(f"cu{text}" if text.isdecimal() else text)
 
 
 def _by_condition(image: str, condition: str, node: Node, shelf: Shelf) -> ImageAnswer:

@@ -265,7 +265,7 @@ def _nvlink_bar(
     for gpu in gpus:
         x, y = bottoms[gpu.name]
         told = picture.nvlink_words[gpu.name]
-        count = gpu.nvlink_count or max((int(path[2:]) for path in paths if path[2:].isdigit()), default=0)
+        count = gpu.nvlink_count or max((int(path[2:]) for path in paths if path[2:].isdecimal()), default=0)
         parts.append(f'<path class="nvlink{" degraded" if told.degraded else ""}" d="M{x:.0f} {y:.0f}V{top:.0f}"/>')
         parts.append(
             _text(x + 6, top - 12, told.degraded.removesuffix(" active") or f"{count} NVLinks", "small warn" if told.degraded else "small")

@@ -129,7 +129,7 @@ def kill_session(session: int) -> None:
     """Kill every process of a session: a probe and all that it started, whatever groups they are in."""
     _kill(session)
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if not name.isdigit():
+        if not name.isdecimal():
             continue
         try:
             with open(f"/proc/{name}/stat", "rb") as file:

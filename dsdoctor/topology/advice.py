@@ -105,7 +105,7 @@ def nvlink_gb_per_s(gpu: Device, limits: GpuLimits | None) -> float | None:
 def path_gb_per_s(topology: Topology, one: Device, other: Device, limits: GpuLimits) -> float | None:
     """What the path between two GPUs can carry at best, one direction."""
     path = topology.path(one, other)
-    if path.startswith("NV") and path[2:].isdigit():
+    if path.startswith("NV") and path[2:].isdecimal():
         rates = [nvlink_gb_per_s(gpu, limits) for gpu in (one, other)]
         return int(path[2:]) * min(rate for rate in rates if rate) if all(rates) else None
     if path == UNKNOWN:
@@ -159,7 +159,7 @@ def _worth(topology: Topology, one: Device, other: Device, limits: GpuLimits) ->
     is_nvlink = path.startswith("NV") or path == "C2C"
     rate = path_gb_per_s(topology, one, other, limits)
     if rate is None and is_nvlink:
-        rate = float(path[2:]) if path[2:].isdigit() else 1.0
+        rate = float(path[2:]) if path[2:].isdecimal() else 1.0
     return _Worth(NVLINK_RANK if is_nvlink else _RANK.get(path, 0), rate or 0.0, _RANK.get(bus, 0))
 
 

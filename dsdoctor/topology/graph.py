@@ -263,4 +263,4 @@ def mask_of_cpus(cpus: str) -> str:
 
 def natural(name: str) -> tuple[tuple[int, str], ...]:
     """A sort key by which mlx5_2 comes before mlx5_10."""
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name) if part)
+    return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part)

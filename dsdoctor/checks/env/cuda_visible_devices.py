@@ -424,7 +424,7 @@ def _hints(value: str, gpus: Sequence[Gpu], settings: Mapping[str, str], install
     odd = [
         entry
         for entry, clean in zip(entries, stripped)
-        if entry != clean or (not clean.startswith(("GPU-", "MIG-")) and not clean.isdigit())
+        if entry != clean or (not clean.startswith(("GPU-", "MIG-")) and not clean.isdecimal())
     ]
     if odd:
         yield Mistake(

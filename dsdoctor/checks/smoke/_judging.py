@@ -243,7 +243,7 @@ def link_peak(result: SmokeResult, ground: Ground) -> float | None:
 def pair_peak(result: SmokeResult, ground: Ground) -> float | None:
     """The NVLinks between the two GPUs of a pair, one direction; None where there are none or nobody knows."""
     one, _, other = result.path.partition(">")
-    if not (one.isdigit() and other.isdigit()) or result.values.get("peer_access") == 0:
+    if not (one.isdecimal() and other.isdecimal()) or result.values.get("peer_access") == 0:
         return None
     source, target = ground.gpu(int(one)), ground.gpu(int(other))
     product = ground.product(int(one))
