@@ -13,7 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -257,7 +257,7 @@ def _pieces(stem: str, overlays: Sequence[Path]) -> list[_Piece]:
     return own if is_own_alone else [*own, _built_in_piece(stem)]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _built_in_piece(stem: str) -> _Piece:
     source = built_in_directory() / f"{stem}.yaml"
     compiled = _built_in(f"{stem}.json")

@@ -64,6 +64,12 @@ def process_probes(probes: Iterable[Probe]) -> tuple[Probe, ...]:
     return (*(probe for probe in probes if probe.name not in built_in.STARTS_CHILDREN), built_in.PROCESS_PROBE)
 
 
+def disk_probe() -> Probe:
+    """The probe that reads from a model directory, for when one is named."""
+    probe: Probe = importlib.import_module(BUILT_IN_PROBES).DISK_PROBE
+    return probe
+
+
 def endpoint_probe() -> Probe:
     """The probe that asks a service."""
     found: Probe = importlib.import_module(BUILT_IN_PROBES).ENDPOINT_PROBE

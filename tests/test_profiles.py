@@ -250,6 +250,17 @@ def test_eight_such_nodes_serve_v3() -> None:
     assert [item["subject"] for item in findings(report, "profile.node-needs") if item["severity"] == "error"] == ["rdma devices"]
 
 
+def test_the_directory_of_a_model_is_read_from_and_that_is_its_load_time(tmp_path: Path) -> None:
+    (written(tmp_path) / "padding.bin").write_bytes(bytes(16 << 20))
+    arguments = ("check", "--full", "--model", str(tmp_path), "--only", "capacity", "--format", "json", "--fail-on", "never")
+    report = json.loads(dsdoctor(*arguments).stdout)
+    assert report["facts"]["disk"]["value"]["sequential_bytes_per_s"] > 0
+    assert outcome(report, "capacity.load-time")["status"] == "pass"
+    assert "none of the chosen checks needs it" not in json.dumps(report["outcomes"])
+    not_read = json.loads(dsdoctor(*(item for item in arguments if item != "--full")).stdout)
+    assert outcome(not_read, "capacity.load-time")["status"] == "unknown"
+
+
 def test_an_alias_is_a_model_of_its_own(tmp_path: Path) -> None:
     packages = known((Package(name="torch", version="2.9.0"), Package(name="vllm", version="0.12.0")))
     node = recorded(tmp_path, packages=packages)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -117,9 +118,11 @@ def check_command(
                 return "left out with --ignore smoke"
             return (not_quick(probe) if quick else "") or not_asked_for(probe)
 
+        read_from = next((os.path.abspath(name) for name in model if full and os.path.isdir(name)), "")
         with examining(
-            python, gpu, timeout, leave_out, smoke_level=level, pid=pid, service=service, settle_s=settle, watch_s=watch
-        ) as take_snapshot:
+            python, gpu, timeout, leave_out, smoke_level=level, pid=pid, service=service, settle_s=settle, watch_s=watch,
+            model_directory=read_from,
+        ) as take_snapshot:  # fmt: skip
             parts, checks, accepted = prepared or prepare(only, ignore, waivers)
             if quick or pid:
                 checks = tuple(item for item in checks if item.area != "smoke")

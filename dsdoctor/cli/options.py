@@ -89,7 +89,7 @@ PythonOption = Annotated[
     str, typer.Option("--python", metavar="PATH", help="Interpreter or environment to examine. Default: the active one, else this one.")
 ]
 GpuOption = Annotated[str, typer.Option("--gpu", metavar="N,…", help="Look at these GPUs only (NVML indices).")]
-FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests.")]
+FullOption = Annotated[bool, typer.Option("--full", help="Also the slow GPU tests; with --model DIRECTORY, how fast that is read.")]
 QuickOption = Annotated[bool, typer.Option("--quick", help="No import of torch, no GPU time.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", min=0.1, metavar="S", help="Give up on any probe after this many seconds.")]
 SettleOption = Annotated[

@@ -93,13 +93,14 @@ def examining(
     watch_s: float = 0.0,
     pid: int = 0,
     service: str = "",
+    model_directory: str = "",
     meeting: Meeting | None = None,
 ) -> Iterator[Callable[[str], Snapshot]]:
     """Start the probes of this machine; the block loads what judges them meanwhile, then calls for the snapshot with a label.
 
     `leave_out` says why a probe is not to run, or nothing. What settles by itself is waited for up to `settle_s`; counters are read again
     `watch_s` after the first time, or after the GPU tests. With `pid` the node is seen as that process sees it; `service` is an address
-    to ask.
+    to ask, `model_directory` one to read from for a few seconds.
     """
     import dataclasses
     import time
@@ -122,9 +123,11 @@ def examining(
         patient = target.locate(host, python or None)
     if service:
         service, probes = service_address(service), (*probes, plugins.endpoint_probe())
+    if model_directory:
+        probes = (*probes, plugins.disk_probe())
     scope = Scope(
         target=patient, gpu_indices=gpu_indices_in(gpu), deadline_s=timeout_s,
-        smoke_tests=smoke_tests, smoke_level=smoke_level, service=service, meeting=meeting,
+        smoke_tests=smoke_tests, smoke_level=smoke_level, service=service, model_directory=model_directory, meeting=meeting,
     )  # fmt: skip
     left_out = {name: not_asked(why) for probe in probes if (why := leave_out(probe)) for name in probe.provides}
     if pid:
@@ -183,6 +186,7 @@ def not_quick(probe: Probe) -> str:
 def not_needed(checks: Sequence[Check]) -> Callable[[Probe], str]:
     """Leave out probes whose facts none of the checks reads; host and interpreter stay, remedies are chosen by them."""
     needed = {name for item in checks for name in (*item.sections, *item.optional_sections)} | {"platform", "interpreter"}
+    needed |= {"gpus"} if any("plans" in item.extras for item in checks) else set()
     return lambda probe: "" if needed & set(probe.provides) else "none of the chosen checks needs it"
 
 
