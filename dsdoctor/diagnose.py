@@ -11,7 +11,7 @@ import re
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from dsdoctor import __version__
@@ -37,6 +37,7 @@ from dsdoctor.findings import (
 )
 from dsdoctor.plain import to_plain
 from dsdoctor.purpose import NOTHING
+from dsdoctor.record import dataclass
 
 
 class KnowledgeSource(Protocol):

@@ -11,12 +11,12 @@ import importlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from dsdoctor.findings import Notice, Severity
 from dsdoctor.purpose import NOTHING, Purpose
+from dsdoctor.record import dataclass
 
 if TYPE_CHECKING:
     from dsdoctor.checks._check import Check

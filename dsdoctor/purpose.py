@@ -6,13 +6,14 @@ Names are resolved, and checkpoint directories read, before a node is examined (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsdoctor.errors import UsageError, unknown_name
 from dsdoctor.facts import CheckpointFolder, Sections, known
 from dsdoctor.findings import Fitness
+from dsdoctor.record import dataclass
 
 if TYPE_CHECKING:
     from dsdoctor.matrix import Knowledge

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from dsdoctor.facts import Gpu, Section, Sections, State
 from dsdoctor.findings import Disruption, Remedy, Verify
+from dsdoctor.record import dataclass
 from dsdoctor.rows import Basis, Source
 
 Load = Callable[[str, Any], Any]

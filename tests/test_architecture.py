@@ -27,16 +27,33 @@ LAYERS = {
         "dsdoctor.checks._from_log",
         "dsdoctor.plain",
         "dsdoctor.purpose",
+        "dsdoctor.record",
     ),
-    "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings"),
+    "dsdoctor/checks/_check.py": ("dsdoctor.facts", "dsdoctor.findings", "dsdoctor.record"),
 }
-CHECK_MAY = {"dsdoctor.facts", "dsdoctor.findings", "dsdoctor.checks", "dsdoctor.rows", "dsdoctor.versions", "dsdoctor.remedies"}
+CHECK_MAY = {
+    "dsdoctor.record",
+    "dsdoctor.facts",
+    "dsdoctor.findings",
+    "dsdoctor.checks",
+    "dsdoctor.rows",
+    "dsdoctor.versions",
+    "dsdoctor.remedies",
+}
 TYPES_ONLY = {
     "dsdoctor.advise.answer", "dsdoctor.advise.for_checks", "dsdoctor.rows_health", "dsdoctor.rows_stack", "dsdoctor.rows_profile",
     "dsdoctor.plan", "dsdoctor.purpose",
 }  # fmt: skip
 """What a check may name as the type of a parameter, and not import: matrices, search and plans are handed over when they are needed."""
-RENDER_MAY = {"dsdoctor.errors", "dsdoctor.findings", "dsdoctor.facts", "dsdoctor.plain", "dsdoctor.render", "dsdoctor.topology"}
+RENDER_MAY = {
+    "dsdoctor.record",
+    "dsdoctor.errors",
+    "dsdoctor.findings",
+    "dsdoctor.facts",
+    "dsdoctor.plain",
+    "dsdoctor.render",
+    "dsdoctor.topology",
+}
 RENDER_ALSO = {
     "fleet.py": {"dsdoctor.fleet.answer"},
     "fleet_html.py": {"dsdoctor.fleet.answer"},

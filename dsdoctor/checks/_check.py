@@ -12,11 +12,12 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import Any
 
 from dsdoctor.facts import Sections
 from dsdoctor.findings import Doubt, Finding, NotApplicable, Severity, Status
+from dsdoctor.record import dataclass
 
 Judge = Callable[..., Iterable[Finding | Doubt | NotApplicable]]
 
@@ -92,17 +93,17 @@ def check(
 
     def decorate(judge: Judge) -> Check:
         sections, optional, matrices, extras = [], [], [], []
-        for parameter in inspect.signature(judge).parameters.values():
-            if parameter.name in EXTRA_NAMES:
-                extras.append(parameter.name)
-            elif parameter.name.endswith(MATRIX_SUFFIX):
-                matrices.append(parameter.name)
-            elif parameter.name not in SECTION_NAMES:
-                raise TypeError(f"check {id}: no section, matrix or extra is called '{parameter.name}'")
-            elif str(parameter.annotation).startswith("Section"):
-                optional.append(parameter.name)
+        for name in judge.__code__.co_varnames[: judge.__code__.co_argcount]:
+            if name in EXTRA_NAMES:
+                extras.append(name)
+            elif name.endswith(MATRIX_SUFFIX):
+                matrices.append(name)
+            elif name not in SECTION_NAMES:
+                raise TypeError(f"check {id}: no section, matrix or extra is called '{name}'")
+            elif str(judge.__annotations__.get(name)).startswith("Section"):
+                optional.append(name)
             else:
-                sections.append(parameter.name)
+                sections.append(name)
         return Check(
             id=id,
             severity=severity,

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dsdoctor.checks.torch._gpus import fitting_builds
 from dsdoctor.facts import NOT_ASKED, LogEvent, Section, Sections
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import MOST_REMEDIES, Remedies
 from dsdoctor.rows import (
     CudaToolkits,

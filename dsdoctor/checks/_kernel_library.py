@@ -7,13 +7,13 @@ of them refuse is a doubt, and what the rows do not name is a doubt too: never u
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsdoctor.checks.gpu._reading import named
 from dsdoctor.checks.torch._gpus import serves
 from dsdoctor.facts import CudaToolkit, Extension, Gpu, Package, Section, State, TorchBuild
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import ComputeCapability, CudaVersion, LibraryVersion
 

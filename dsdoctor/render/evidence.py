@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from dsdoctor.findings import Report, Status
+from dsdoctor.record import dataclass
 
 NEXT_TO_PASTE: Mapping[str, tuple[str, ...]] = {
     "python -m torch.utils.collect_env": ("torch build", "torch runtime", "packages", "libc", "gpus", "environment"),

@@ -10,10 +10,10 @@ import re
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from dsdoctor.findings import Diagnosis, Disruption, Outcome, Remedy, Report, Severity, Status, Verdict, Verify, counted
+from dsdoctor.record import dataclass
 from dsdoctor.render import evidence
 
 SMALLEST_WIDTH = 40

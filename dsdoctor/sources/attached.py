@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from dsdoctor.errors import UsageError
+from dsdoctor.record import dataclass
 from dsdoctor.sources.host import Host
 from dsdoctor.sources.probe import Target
 from dsdoctor.sources.target import examine

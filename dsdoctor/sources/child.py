@@ -14,8 +14,9 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from dsdoctor.record import dataclass
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 TAIL_BYTES = 8 << 10

@@ -11,8 +11,9 @@ import shutil
 import stat
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from dsdoctor.record import dataclass
 from dsdoctor.sources.child import Ended, run
 
 READ_LIMIT_BYTES = 4 << 20

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from dsdoctor.facts import Section
+from dsdoctor.record import dataclass
 from dsdoctor.sources.host import Host
 
 

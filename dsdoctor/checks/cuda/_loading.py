@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, LoaderHit, MappedLibrary, Section
 from dsdoctor.findings import Evidence
+from dsdoctor.record import dataclass
 from dsdoctor.versions import LibraryVersion
 
 LD_SO = "ld.so(8): the order of the dynamic linker — https://man7.org/linux/man-pages/man8/ld.so.8.html"

@@ -23,13 +23,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
 from dsdoctor.checks._samples import environment_of
 from dsdoctor.facts import Container, DeviceNode, EnvironmentVariable, Gpu, MigInstance, Package, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 
 NAME = "CUDA_VISIBLE_DEVICES"

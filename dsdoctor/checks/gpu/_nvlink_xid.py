@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsdoctor.facts import Xid
+from dsdoctor.record import dataclass
 
 if TYPE_CHECKING:
     from dsdoctor.rows_health import NvlinkXids

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
@@ -28,6 +27,7 @@ from dsdoctor.checks.gpu._nvlink_xid import Decoded, decode
 from dsdoctor.checks.gpu._reading import capped, named
 from dsdoctor.facts import Gpu, KernelDriver, KernelLog, KernelLogLine, NvmlVersions, Platform, Section, State, Xid, absent, unreadable
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import ErrorCodes, HealthLimits, XidSeverity
 

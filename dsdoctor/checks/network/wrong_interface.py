@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._samples import environment_of
 from dsdoctor.checks.network._reading import several_nodes, values
 from dsdoctor.facts import Container, EnvironmentVariable, NetworkInterface, PciDevice, Section, State, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import EnvVars
 

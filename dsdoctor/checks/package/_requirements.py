@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.facts import Interpreter, Package, Platform, TorchBuild
+from dsdoctor.record import dataclass
 from dsdoctor.rows import Torch
 from dsdoctor.versions import CudaVersion
 

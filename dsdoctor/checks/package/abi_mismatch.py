@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import NO_EXTENSIONS, NOT_FOUND, as_imported
 from dsdoctor.facts import Extension, MissingSymbol, ModuleImport, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.versions import CudaVersion
 

@@ -16,13 +16,13 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.package._requirements import METADATA, Need, accepts, exact, needs_of, target_environment
 from dsdoctor.facts import Interpreter, Package, Platform, Section, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Basis, Companions
 from dsdoctor.versions import CudaVersion

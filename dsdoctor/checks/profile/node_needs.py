@@ -15,7 +15,6 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
@@ -38,6 +37,7 @@ from dsdoctor.facts import (
     absent,
 )
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Basis
 from dsdoctor.versions import ComputeCapability

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from dsdoctor.checks.gpu._reading import named
 from dsdoctor.facts import Gpu, Section, SmokeResult
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import GpuLimit, GpuLimits, Gpus, SmokeCause, SmokeLimit, SmokeThresholds
 from dsdoctor.versions import ComputeCapability

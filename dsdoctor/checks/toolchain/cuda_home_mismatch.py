@@ -17,12 +17,12 @@ Sources
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.toolchain._reading import NOTHING_COMPILES
 from dsdoctor.facts import CudaToolkit, Package, Section, State, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import RuntimeCompiler, SystemNeeds
 from dsdoctor.versions import CudaVersion

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from dsdoctor.facts import Gpu, PciDevice, Section, State
 from dsdoctor.findings import Evidence
+from dsdoctor.record import dataclass
 from dsdoctor.rows import CudaToolkits, Torch
 from dsdoctor.versions import ComputeCapability, CudaVersion, DriverVersion, GpuTarget, LibraryVersion
 
