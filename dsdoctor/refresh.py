@@ -37,6 +37,10 @@ class RefreshError(DsdoctorError):
     """pip could not answer; no file was changed."""
 
 
+class NotListed(RefreshError):
+    """The index has no release of a package."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One difference between a row and the metadata."""
@@ -44,6 +48,7 @@ class Change:
     matrix: str
     package: str
     version: str
+    """Of the release; * for all of a package that the index does not have."""
     kind: str
     """new, changed, withdrawn (its owner yanked it), gone (no longer listed) or unread (source only: pip would have to run its code)."""
     details: tuple[str, ...] = ()
@@ -88,7 +93,7 @@ class Pip:
     answers: dict[tuple[str, str, str], Metadata | None] = field(default_factory=dict)
 
     def versions(self, name: str, known: Sequence[str], *, prereleases: bool) -> tuple[str, ...]:
-        """The versions of a package that the index lists; RefreshError when it lists none. An older Python is asked when one of `known` is missing."""
+        """The versions of a package that the index lists; NotListed when it lists none. An older Python is asked when one of `known` is missing."""
         found: list[str] = []
         failed = ""
         for python_version in ("3.12", "3.10"):
@@ -103,7 +108,7 @@ class Pip:
             if set(known) <= set(found):
                 break
         if not found:
-            raise RefreshError(
+            raise NotListed(
                 f"pip finds no release of {name} (is its index reachable, and complete?); no file was changed. It says: {_last_line(failed)}"
             )
         return tuple(dict.fromkeys(version for version in found if "+" not in version))
@@ -389,7 +394,24 @@ def refresh(
         raise unknown_name("package", name, known)
     chosen = [table for table in tables if not wanted or table.package in wanted]
     pip = Pip(python)
-    changes = [change for table in chosen for change in _compared(pip, table, _packages(files))]
+    changes: list[Change] = []
+    unlisted: list[NotListed] = []
+    for table in chosen:
+        try:
+            changes += _compared(pip, table, _packages(files))
+        except NotListed as error:
+            unlisted.append(error)
+            changes.append(
+                Change(
+                    matrix=table.file.stem,
+                    package=table.package,
+                    version="*",
+                    kind="gone",
+                    details=("the index has no release of it; the rows stay",),
+                )
+            )
+    if unlisted and (wanted or len(unlisted) == len(chosen)):
+        raise unlisted[0]
     written = _write(files.values(), (today or datetime.date.today()).isoformat()) if write else ()
     return Refreshed(
         directory=str(folder),

@@ -219,10 +219,24 @@ def test_an_index_that_does_not_answer_is_an_error_and_nothing_changes(
 
 def test_failure_halfway_leaves_every_file(index: Index, matrices: Path) -> None:
     index.releases("engine", {**ENGINE, "1.2": ("torch==2.10.0",)})
+    index.releases("nvidia-thing-cu13", THING)
+    next((index.folder / "nvidia-thing-cu13").glob("*.whl")).write_bytes(b"no zip")
     before = contents(matrices)
-    with pytest.raises(RefreshError, match="pip finds no release of nvidia-thing-cu13"):
+    with pytest.raises(RefreshError, match="no file was changed"):
         refreshed(matrices)
     assert contents(matrices) == before
+
+
+def test_a_package_that_the_index_does_not_have_is_told_and_the_others_are_compared(index: Index, matrices: Path) -> None:
+    index.releases("engine", {**ENGINE, "1.2": ("torch==2.10.0",)})
+    found = refreshed(matrices)
+    assert [(change.package, change.version, change.kind) for change in found.changes] == [
+        ("engine", "1.2", "new"),
+        ("nvidia-thing-cu13", "*", "gone"),
+    ]
+    assert (matrices / "nvidia-wheels.yaml").read_text(encoding="utf-8") == WHEELS
+    with pytest.raises(RefreshError, match="pip finds no release of nvidia-thing-cu13"):
+        refreshed(matrices, "nvidia-thing-cu13")
 
 
 def test_a_broken_wheel_changes_nothing(index: Index, matrices: Path) -> None:
