@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.util
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,19 +35,8 @@ from dsdoctor.findings import Diagnosis, Report, Severity, Status, Verdict
 from dsdoctor.matrix import Knowledge
 from dsdoctor.render import terminal
 
+from . import make_examples
 
-def _maker() -> ModuleType:
-    """tests/make_examples.py, which is a script and no package."""
-    spec = importlib.util.spec_from_file_location("make_examples", Path(__file__).with_name("make_examples.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-make_examples = _maker()
 TODAY = datetime.date(2026, 11, 29)
 KNOWLEDGE = Knowledge()
 WIDTH = 80

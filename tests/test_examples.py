@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -25,19 +22,8 @@ from dsdoctor.render import explain as page
 from dsdoctor.render import json as json_render
 from dsdoctor.sources import replay
 
+from . import make_examples
 
-def _maker() -> ModuleType:
-    """tests/make_examples.py, which is a script and no package."""
-    spec = importlib.util.spec_from_file_location("make_examples", Path(__file__).with_name("make_examples.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-make_examples = _maker()
 TODAY = datetime.date(2026, 11, 29)
 KNOWLEDGE = Knowledge()
 LARGEST_BYTES = 40_000

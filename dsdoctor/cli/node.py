@@ -47,8 +47,8 @@ from dsdoctor.cli.steps import (
     examining,
     finish,
     format_of,
+    in_force,
     judge,
-    knowledge_of,
     load_what_judges,
     meeting_in,
     names_in,
@@ -232,7 +232,7 @@ def triage_command(
         from dsdoctor.sources.triage.events import load_matcher
 
         parts, checks, accepted = prepare(only, ignore, waivers, matrix, expect, Wishes(profile, model, nodes, disk_gb_s))
-        knowledge = knowledge_of(matrix)
+        knowledge = in_force(parts.matrices)
         parsed = evidence.read([evidence.open_document(name) for name in source], load_matcher(knowledge))
         snapshot = with_capabilities(parsed.snapshot, knowledge.matrix("gpus"))
         events = snapshot.sections.log_events.value or ()

@@ -102,26 +102,28 @@ def examining(
     `watch_s` after the first time, or after the GPU tests. With `pid` the node is seen as that process sees it; `service` is an address
     to ask, `model_directory` one to read from for a few seconds.
     """
-    import dataclasses
     import time
 
     from dsdoctor import plugins
     from dsdoctor.errors import UsageError
     from dsdoctor.facts import not_asked
     from dsdoctor.render import progress
-    from dsdoctor.sources import attached, live, target
-    from dsdoctor.sources.address import service_address
+    from dsdoctor.sources import live, target
     from dsdoctor.sources.host import Host
     from dsdoctor.sources.probe import Scope
 
     node = host = Host()
     all_probes = probes = plugins.load_probes()
     if pid:
+        from dsdoctor.sources import attached
+
         process = attached.attach(node, pid)
         host, patient, probes = process.host, process.target, plugins.process_probes(probes)
     else:
         patient = target.locate(host, python or None)
     if service:
+        from dsdoctor.sources.address import service_address
+
         service, probes = service_address(service), (*probes, plugins.endpoint_probe())
     if model_directory:
         probes = (*probes, plugins.disk_probe())
@@ -232,15 +234,13 @@ def these_gpus() -> tuple[Gpu, ...]:
 
 def measured_rate(directory: str) -> tuple[float, str]:
     """The rate in GB/s at which a model directory can be read, and how that is known; 0 where it could not be measured."""
-    import importlib
-
+    from dsdoctor import plugins
     from dsdoctor.sources.host import Host
     from dsdoctor.sources.live import examine
     from dsdoctor.sources.probe import Scope
 
-    probes = importlib.import_module("dsdoctor.probes")
     print(f"reading from {directory} for a few seconds", file=sys.stderr)
-    rates = examine(Host(), Scope(target=None, model_directory=os.path.abspath(directory)), (probes.DISK_PROBE,)).sections.disk.value
+    rates = examine(Host(), Scope(target=None, model_directory=os.path.abspath(directory)), (plugins.disk_probe(),)).sections.disk.value
     if rates is None:
         return 0.0, ""
     through_cache = not rates.direct and (rates.cached_share is None or rates.cached_share > 0)
@@ -266,8 +266,6 @@ def redacted_copy(snapshot: Snapshot) -> Snapshot:
 
     The label of a live one stays as it is: whoever examines a node and names it wants it to be found by that name.
     """
-    import dataclasses
-
     from dsdoctor import redact
 
     if snapshot.origin.kind != "live":
@@ -353,17 +351,16 @@ def report_on(
 
         report = judge(snapshot, parts, checks, accepted)
         if with_table:
-            print_text(f"{smoke_table(snapshot)}\n")
+            print_text(f"{smoke_table(snapshot, in_force(parts.matrices))}\n")
         print_text(terminal.render(report, width=screen_width(), colour=wants_colour(), verbose=verbose, unicode=speaks_unicode()))
     return exit_styles.code(style.value, report, threshold, strict)
 
 
-def smoke_table(snapshot: Snapshot) -> str:
+def smoke_table(snapshot: Snapshot, knowledge: Knowledge) -> str:
     from dsdoctor import smoke_table
-    from dsdoctor.matrix import Knowledge
     from dsdoctor.render import smoke as smoke_render
 
-    rows = smoke_table.table(snapshot.sections, Knowledge().matrix("gpu-limits"))
+    rows = smoke_table.table(snapshot.sections, knowledge.matrix("gpu-limits"))
     return smoke_render.render(rows, width=screen_width(), colour=wants_colour(), unicode=speaks_unicode())
 
 

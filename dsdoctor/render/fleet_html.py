@@ -9,7 +9,7 @@ from dsdoctor.findings import Severity, counted
 from dsdoctor.fleet.answer import Consensus, Fleet, Group, Problem, Work
 from dsdoctor.render.account import block, line
 from dsdoctor.render.fleet import amounts, gathered, problem_amounts, shortened
-from dsdoctor.render.html import CSS, POLICY
+from dsdoctor.render.html import CSS, POLICY, escaped
 from dsdoctor.render.terminal import cost_words
 
 SHOWN_NODES = 500
@@ -41,11 +41,11 @@ def render(fleet: Fleet) -> str:
     notes = [problem for problem in fleet.problems if problem.severity is Severity.INFO]
     parts = [
         f'<h1>dsdoctor: <span class="{fleet.verdict}">{fleet.verdict}</span></h1>',
-        f'<p class="dim">{_text(amounts(fleet))}; dsdoctor {_text(fleet.dsdoctor)}, knowledge of {_text(fleet.knowledge.date)}</p>',
+        f'<p class="dim">{escaped(amounts(fleet))}; dsdoctor {escaped(fleet.dsdoctor)}, knowledge of {escaped(fleet.knowledge.date)}</p>',
         _tiles(fleet),
-        *(f'<p class="warning">{_text(notice)}</p>' for notice in fleet.notices),
+        *(f'<p class="warning">{escaped(notice)}</p>' for notice in fleet.notices),
         _map(fleet),
-        f'<h2>Problems <small class="dim">{_text(problem_amounts(fleet))}</small></h2>'
+        f'<h2>Problems <small class="dim">{escaped(problem_amounts(fleet))}</small></h2>'
         if fleet.problems
         else "<p>No problem was found in what was read.</p>",
         *(_problem(group) for group in serious),
@@ -88,7 +88,7 @@ def _map(fleet: Fleet) -> str:
             "n" if node.verdict == "no-report" else "e" if Severity.ERROR in found or node.verdict == "broken"
             else "w" if Severity.WARNING in found or node.verdict == "degraded" else "u" if node.verdict == "unknown" else ""
         )  # fmt: skip
-        squares.append(f'<i class="{style}" title="{_text(node.name)}"></i>' if style else "<i></i>")
+        squares.append(f'<i class="{style}" title="{escaped(node.name)}"></i>' if style else "<i></i>")
     small = " small" if len(fleet.nodes) > 2000 else ""
     keys = (("", "nothing odd"), ("w", "warning"), ("e", "error"), ("n", "no report"), ("u", "not known"))
     used = {square.partition('class="')[2][:1] for square in squares}
@@ -101,18 +101,18 @@ def _map(fleet: Fleet) -> str:
 def _problem(group: tuple[Problem, ...]) -> str:
     first = group[0]
     severity = first.severity.value
-    place = f", {_text(first.group)}" if first.group and first.origin == "fleet" else ""
+    place = f", {escaped(first.group)}" if first.group and first.origin == "fleet" else ""
     head = first.summary if len(group) == 1 else f"{counted(len(group), 'fact')} differ on the same {counted(first.nodes, 'node')}"
     details = first.details if len({detail.text for detail in first.details}) > 1 else ()
     more = f'<li class="dim">and on {first.nodes - len(details)} more</li>' if details and first.nodes > len(details) else ""
     parts = [
-        f'<h3>{first.number}. <span class="{severity}">{severity}</span>: {_text(head)}</h3>',
-        f'<p class="dim"><code>{_text(first.check)}</code>, {counted(first.nodes, "node")}{place}</p>',
+        f'<h3>{first.number}. <span class="{severity}">{severity}</span>: {escaped(head)}</h3>',
+        f'<p class="dim"><code>{escaped(first.check)}</code>, {counted(first.nodes, "node")}{place}</p>',
         f'<code class="hosts">{_hosts(first.hosts)}</code>',
-        f"<ul>{''.join(f'<li>{_text(problem.summary)}</li>' for problem in group)}</ul>" if len(group) > 1 else "",
-        f"<p>{_text(first.cause)}</p>" if first.cause else "",
-        f"<p>Expected: {_text(first.expected)}</p>" if first.expected and first.origin == "node" else "",
-        f"<ul>{''.join(f'<li><code>{_text(detail.node)}</code>: {_text(detail.text)}</li>' for detail in details)}{more}</ul>"
+        f"<ul>{''.join(f'<li>{escaped(problem.summary)}</li>' for problem in group)}</ul>" if len(group) > 1 else "",
+        f"<p>{escaped(first.cause)}</p>" if first.cause else "",
+        f"<p>Expected: {escaped(first.expected)}</p>" if first.expected and first.origin == "node" else "",
+        f"<ul>{''.join(f'<li><code>{escaped(detail.node)}</code>: {escaped(detail.text)}</li>' for detail in details)}{more}</ul>"
         if details
         else "",
     ]
@@ -120,8 +120,8 @@ def _problem(group: tuple[Problem, ...]) -> str:
 
 
 def _note(problem: Problem) -> str:
-    subject = f" {_text(problem.subject)}" if problem.subject else ""
-    return f"<code>{_text(problem.check)}</code>{subject}, {counted(problem.nodes, 'node')}: {_text(problem.summary)}"
+    subject = f" {escaped(problem.subject)}" if problem.subject else ""
+    return f"<code>{escaped(problem.check)}</code>{subject}, {counted(problem.nodes, 'node')}: {escaped(problem.summary)}"
 
 
 def _work(number: int, item: Work) -> str:
@@ -130,19 +130,19 @@ def _work(number: int, item: Work) -> str:
         part.rstrip() for command in (*remedy.inspect, *remedy.commands) for part in block(command).splitlines() if part.strip()
     )
     parts = [
-        f"<h3>{number}. {_text(remedy.summary)}</h3>",
-        f'<p class="dim">for {", ".join(f"<code>{_text(check)}</code>" for check in item.checks)}, {counted(item.nodes, "node")}; {_text(cost_words(remedy))}</p>',
+        f"<h3>{number}. {escaped(remedy.summary)}</h3>",
+        f'<p class="dim">for {", ".join(f"<code>{escaped(check)}</code>" for check in item.checks)}, {counted(item.nodes, "node")}; {escaped(cost_words(remedy))}</p>',
         f'<code class="hosts">{_hosts(item.hosts)}</code>',
         *(
-            f"<p>{head}: {_text(text)}</p>"
+            f"<p>{head}: {escaped(text)}</p>"
             for head, text in (("When", remedy.when), ("Not when", remedy.not_when), ("Risk", remedy.risk))
             if text
         ),
         f"<pre>{escape(commands)}</pre>" if commands else "",
-        f"<ul>{''.join(f'<li>{_text(step)}</li>' for step in remedy.steps if step != remedy.summary)}</ul>" if remedy.steps else "",
+        f"<ul>{''.join(f'<li>{escaped(step)}</li>' for step in remedy.steps if step != remedy.summary)}</ul>" if remedy.steps else "",
     ]
     if remedy.verify:
-        prints = f", which then prints <code>{_text(remedy.verify.prints)}</code>" if remedy.verify.prints else ""
+        prints = f", which then prints <code>{escaped(remedy.verify.prints)}</code>" if remedy.verify.prints else ""
         parts.append(f"<p>To see that it is mended{prints}:</p>\n<pre>{escape(block(remedy.verify.command))}</pre>")
     return "\n".join(["<article>", *(part for part in parts if part), "</article>"])
 
@@ -157,24 +157,24 @@ def _group(group: Group) -> str:
         else "<p>They are the same in all that was compared.</p>"
     )
     parts = [
-        f'<h3>{_text(group.name)} <small class="dim">{counted(group.nodes, "node")}</small></h3>',
+        f'<h3>{escaped(group.name)} <small class="dim">{counted(group.nodes, "node")}</small></h3>',
         f'<code class="hosts">{_hosts(group.hosts)}</code>',
         table if group.nodes > 1 else "<p>Alone of its kind, so compared with nothing.</p>",
         _folded(
             f"{counted(len(same), 'fact')} with one value",
-            (f"{_text(fact.title)}: <code>{_text(fact.value or '')}</code>" for fact in same),
+            (f"{escaped(fact.title)}: <code>{escaped(fact.value or '')}</code>" for fact in same),
         ),
-        f'<p class="dim">Not compared, since they differ by their nature: {_text(", ".join(group.varying))}</p>' if group.varying else "",
+        f'<p class="dim">Not compared, since they differ by their nature: {escaped(", ".join(group.varying))}</p>' if group.varying else "",
     ]
     return "\n".join(["<article>", *(part for part in parts if part), "</article>"])
 
 
 def _row(fact: Consensus) -> str:
     share = round(100 * fact.agree / fact.known) if fact.known else 0
-    others = "<br>".join(f"<code>{_text(item.value)}</code> on {_hosts(item.hosts)}" for item in fact.others)
-    value = f"<code>{_text(fact.value)}</code>" if fact.value is not None else '<span class="warning">none is that of most</span>'
+    others = "<br>".join(f"<code>{escaped(item.value)}</code> on {_hosts(item.hosts)}" for item in fact.others)
+    value = f"<code>{escaped(fact.value)}</code>" if fact.value is not None else '<span class="warning">none is that of most</span>'
     agree = f'<span class="bar"><span style="width:{share}%"></span></span>{fact.agree:,} of {fact.known:,}'
-    return f'<tr><td>{_text(fact.title)}</td><td>{value}</td><td class="number">{agree}</td><td>{others}</td></tr>'
+    return f'<tr><td>{escaped(fact.title)}</td><td>{value}</td><td class="number">{agree}</td><td>{others}</td></tr>'
 
 
 def _nodes(fleet: Fleet) -> str:
@@ -185,11 +185,11 @@ def _nodes(fleet: Fleet) -> str:
         return ""
     rows = []
     for node in odd[:SHOWN_NODES]:
-        texts = [f"{number}. {_text(line(_of_node(by_number[number], node.name), 120))}" for number in node.problems if number in serious]
+        texts = [f"{number}. {escaped(line(_of_node(by_number[number], node.name), 120))}" for number in node.problems if number in serious]
         style = "error" if node.verdict == "no-report" else node.verdict
         rows.append(
-            f'<tr><td><code>{_text(node.name)}</code></td><td class="{style}">{_text(node.verdict.replace("-", " "))}</td>'
-            f"<td>{'<br>'.join(texts) or _text(node.reason)}</td></tr>"
+            f'<tr><td><code>{escaped(node.name)}</code></td><td class="{style}">{escaped(node.verdict.replace("-", " "))}</td>'
+            f"<td>{'<br>'.join(texts) or escaped(node.reason)}</td></tr>"
         )
     left = f'<p class="dim">and {len(odd) - len(rows)} more, in nodes.csv</p>' if len(odd) > len(rows) else ""
     table = f'<div class="scroll"><table><tr><th>Node</th><th>Own verdict</th><th>Problems</th></tr>{"".join(rows)}</table></div>'
@@ -206,19 +206,15 @@ def _rejected(fleet: Fleet) -> str:
     rows = []
     for item in fleet.rejected:
         more = f" and {item.count - len(item.sources)} more" if item.count > len(item.sources) else ""
-        rows.append(f"<code>{_text(', '.join(item.sources))}</code>{more}: {_text(item.reason)}")
+        rows.append(f"<code>{escaped(', '.join(item.sources))}</code>{more}: {escaped(item.reason)}")
     return f"<h2>Left out</h2>\n<ul>{''.join(f'<li>{row}</li>' for row in rows)}</ul>" if rows else ""
 
 
 def _hosts(hosts: str) -> str:
     """A list of nodes that may break after its commas, and is copied without a break."""
-    return _text(shortened(hosts)).replace(",", ",<wbr>")
+    return escaped(shortened(hosts)).replace(",", ",<wbr>")
 
 
 def _folded(head: str, items: Iterable[str]) -> str:
     rows = "".join(f"<li>{item}</li>" for item in items)
     return f"<details><summary>{head}</summary><ul>{rows}</ul></details>" if rows else ""
-
-
-def _text(text: str) -> str:
-    return escape(line(text, 2000))

@@ -36,11 +36,11 @@ code, pre { font: 14px/1.45 ui-monospace, monospace; } ul { padding-left: 1.2rem
 
 def render(report: Report) -> str:
     """The page."""
-    title = _text(f"dsdoctor: {report.verdict.value}, {report.origin.label}")
+    title = escaped(f"dsdoctor: {report.verdict.value}, {report.origin.label}")
     parts = [
         f'<h1>dsdoctor: <span class="{report.verdict.value}">{report.verdict.value}</span></h1>',
         _head(report),
-        *(f'<p class="{notice.severity.value}">{_text(notice.text)}</p>' for notice in report.notices),
+        *(f'<p class="{notice.severity.value}">{escaped(notice.text)}</p>' for notice in report.notices),
         _overview(report),
         _wiring(report),
         *(_diagnosis(number, item) for number, item in enumerate(report.diagnosis, 1)),
@@ -60,15 +60,15 @@ def render(report: Report) -> str:
 
 def _head(report: Report) -> str:
     words = f"{report.origin.label}, {report.taken_at}, dsdoctor {report.dsdoctor}, knowledge of {report.knowledge.date}"
-    python = f"<br>Python: {_text(report.target)}" if report.target else ""
-    fitness = f"<br>For: {_text(report.fitness.told)}" if report.fitness.told else ""
-    return f'<p class="dim">{_text(words)}{python}{fitness}</p>\n<p><strong>{_text(amounts(report.counts))}</strong></p>'
+    python = f"<br>Python: {escaped(report.target)}" if report.target else ""
+    fitness = f"<br>For: {escaped(report.fitness.told)}" if report.fitness.told else ""
+    return f'<p class="dim">{escaped(words)}{python}{fitness}</p>\n<p><strong>{escaped(amounts(report.counts))}</strong></p>'
 
 
 def _overview(report: Report) -> str:
     """Every finding in a line, as the way to it."""
     rows = "".join(
-        f'<li><span class="{item.severity.value}">{item.severity.value}</span>: <a href="#finding-{number}">{_text(item.summary)}</a></li>'
+        f'<li><span class="{item.severity.value}">{item.severity.value}</span>: <a href="#finding-{number}">{escaped(item.summary)}</a></li>'
         for number, item in enumerate(report.diagnosis, 1)
     )
     return f"<ol>{rows}</ol>" if len(report.diagnosis) > 1 else ""
@@ -84,7 +84,7 @@ def _wiring(report: Report) -> str:
     unseen = wiring.unseen(report, shown)
     words = ["Devices that a finding names carry its number."] if shown.faults else []
     words += [f"Not in the picture: {', '.join(unseen)}."] if unseen else []
-    caption = f"<figcaption>{_text(' '.join(words))}</figcaption>" if words else ""
+    caption = f"<figcaption>{escaped(' '.join(words))}</figcaption>" if words else ""
     return f'<h2>Wiring</h2>\n<figure tabindex="0">{topology_svg.svg(shown)}{caption}</figure>'
 
 
@@ -95,17 +95,17 @@ def _nothing(report: Report) -> str:
 def _diagnosis(number: int, item: Diagnosis) -> str:
     severity = item.severity.value
     evidence = [f"{_code(entry.where)}: {_code(entry.value)}" if entry.where else _code(entry.value) for entry in item.evidence]
-    follows = [f"{_code(entry.check)} ({_text(entry.subject)}): {_text(entry.summary)}" for entry in item.explains]
+    follows = [f"{_code(entry.check)} ({escaped(entry.subject)}): {escaped(entry.summary)}" for entry in item.explains]
     parts = [
-        f'<h2>{number}. <span class="{severity}">{severity}</span>: {_text(item.summary)}</h2>',
-        f'<p class="dim">{_code(item.check)}, {_text(item.subject)}</p>',
+        f'<h2>{number}. <span class="{severity}">{severity}</span>: {escaped(item.summary)}</h2>',
+        f'<p class="dim">{_code(item.check)}, {escaped(item.subject)}</p>',
         _paragraph("", item.cause),
         _list("How we know", evidence),
         _paragraph("Expected: ", item.expected),
         *(_remedy(place, remedy) for place, remedy in enumerate(item.remedies, 1)),
         _paragraph("Owner: ", item.owner),
         _list("This explains", follows),
-        _folded("Sources", [_text(source) for source in item.sources]),
+        _folded("Sources", [escaped(source) for source in item.sources]),
     ]
     return "\n".join([f'<article id="finding-{number}">', *(part for part in parts if part), "</article>"])
 
@@ -113,12 +113,12 @@ def _diagnosis(number: int, item: Diagnosis) -> str:
 def _remedy(number: int, remedy: Remedy) -> str:
     commands = "\n".join(part.rstrip() for command in remedy.commands for part in block(command).splitlines() if part.strip())
     parts = [
-        f"<h3>What to do, {number}: {_text(remedy.summary)}</h3>",
+        f"<h3>What to do, {number}: {escaped(remedy.summary)}</h3>",
         _paragraph("", "; ".join([*([f"when {remedy.when}"] if remedy.when else []), cost_words(remedy)])),
         _paragraph("Not when: ", remedy.not_when),
         _paragraph("Risk: ", remedy.risk),
         f"<pre>{escape(commands)}</pre>" if commands else "",
-        _list("", [_text(step) for step in remedy.steps if step != remedy.summary]),
+        _list("", [escaped(step) for step in remedy.steps if step != remedy.summary]),
     ]
     if remedy.verify:
         shows = f", which then prints {_code(remedy.verify.prints)}" if remedy.verify.prints else ""
@@ -128,7 +128,7 @@ def _remedy(number: int, remedy: Remedy) -> str:
 
 def _outcomes(status: Status, outcomes: Iterable[Outcome]) -> str:
     rows = [
-        f"{_code(outcome.check)}" + (f": {_text(outcome.reason)}" if outcome.reason else "")
+        f"{_code(outcome.check)}" + (f": {escaped(outcome.reason)}" if outcome.reason else "")
         + (f"; this would settle it: {_code(outcome.settle)}" if outcome.settle else "")
         for outcome in outcomes
         if outcome.status is status
@@ -137,7 +137,7 @@ def _outcomes(status: Status, outcomes: Iterable[Outcome]) -> str:
 
 
 def _paragraph(head: str, text: str) -> str:
-    return f"<p>{head}{_text(text)}</p>" if text else ""
+    return f"<p>{head}{escaped(text)}</p>" if text else ""
 
 
 def _list(head: str, items: Iterable[str]) -> str:
@@ -151,8 +151,9 @@ def _folded(head: str, items: Iterable[str]) -> str:
 
 
 def _code(text: str) -> str:
-    return f"<code>{_text(text)}</code>"
+    return f"<code>{escaped(text)}</code>"
 
 
-def _text(text: str) -> str:
+def escaped(text: str) -> str:
+    """A text of the report as the page may hold it."""
     return escape(line(text, 2000))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 Listener = Callable[[str, str, float], None]
@@ -20,7 +20,7 @@ _LINE_LIMIT = 70
 @contextmanager
 def checklist(stream: TextIO) -> Iterator[Listener]:
     """A listener that draws on the stream while the block runs."""
-    drawing = _Drawing(stream) if _is_live(stream) else None
+    drawing = _Drawing(stream) if is_live(stream) else None
     try:
         yield drawing.note if drawing else _silent
     finally:
@@ -28,11 +28,19 @@ def checklist(stream: TextIO) -> Iterator[Listener]:
             drawing.erase()
 
 
-def _is_live(stream: TextIO) -> bool:
+def is_live(stream: TextIO) -> bool:
+    """Whether a line on the stream can be drawn anew."""
     try:
         return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
     except ValueError:  # the stream is closed
         return False
+
+
+def put(stream: TextIO, text: str) -> None:
+    """Write at once; a terminal that went away must not end the run."""
+    with suppress(OSError, ValueError):
+        stream.write(text)
+        stream.flush()
 
 
 def _silent(probe: str, event: str, seconds: float) -> None:
@@ -63,15 +71,8 @@ class _Drawing:
     def erase(self) -> None:
         """Take the whole list off the screen."""
         up = f"\x1b[{self._lines}A" if self._lines else ""
-        self._put(f"\r{up}\x1b[J")
+        put(self._stream, f"\r{up}\x1b[J")
 
     def _write(self, ended: str) -> None:
         waiting = f"[{self._waiting}] {', '.join(self._running)}" if self._running else ""
-        self._put(f"\r\x1b[K{ended}{waiting if len(waiting) <= _LINE_LIMIT else waiting[: _LINE_LIMIT - 3] + '...'}")
-
-    def _put(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-            self._stream.flush()
-        except (OSError, ValueError):
-            return  # a terminal that went away must not end the run
+        put(self._stream, f"\r\x1b[K{ended}{waiting if len(waiting) <= _LINE_LIMIT else waiting[: _LINE_LIMIT - 3] + '...'}")

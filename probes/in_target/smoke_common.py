@@ -243,6 +243,16 @@ def pci_address(ordinal):
     return text.value.decode("ascii", "replace").lower()
 
 
+def near_cpus(address):
+    """CPUs of the GPU's NUMA node that this process may use; empty when unknown."""
+    try:
+        with open("/sys/bus/pci/devices/%s/local_cpulist" % address) as file:
+            ranges = [part.partition("-") for part in file.read().strip().split(",")]
+        return {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)} & os.sched_getaffinity(0)
+    except (OSError, ValueError):
+        return set()
+
+
 # --- running ----------------------------------------------------------------------------------------------------------
 
 

@@ -135,20 +135,10 @@ def p2p(context):
 # --- host and all GPUs at once ----------------------------------------------------------------------------------------
 
 
-def near_cpus(address):
-    """CPUs of the GPU's NUMA node that this process may use; empty when unknown."""
-    try:
-        with open("/sys/bus/pci/devices/%s/local_cpulist" % address) as file:
-            ranges = [part.partition("-") for part in file.read().strip().split(",")]
-        return {cpu for low, _, high in ranges for cpu in range(int(low), int(high or low) + 1)} & os.sched_getaffinity(0)
-    except (OSError, ValueError):
-        return set()
-
-
 def pinned_near(torch, gpu):
     """Pinned host memory on the GPU's NUMA node, which the kernel takes where the thread runs."""
     before = os.sched_getaffinity(0)
-    cpus = near_cpus(gpu.address)
+    cpus = common.near_cpus(gpu.address)
     try:
         if cpus:
             os.sched_setaffinity(0, cpus)

@@ -372,20 +372,6 @@ def memory_copy(context):
     yield context.attempt("copy_", body, bytes=size)
 
 
-def near_cpus(address):
-    """CPUs of the GPU's NUMA node that this process may use; empty when unknown."""
-    try:
-        with open("/sys/bus/pci/devices/%s/local_cpulist" % address) as file:
-            text = file.read().strip()
-        cpus = set()
-        for part in text.split(","):
-            low, _, high = part.partition("-")
-            cpus.update(range(int(low), int(high or low) + 1))
-        return cpus & os.sched_getaffinity(0)
-    except (OSError, ValueError):
-        return set()
-
-
 def pcie(context):
     """Copies between pinned host memory near the GPU and the GPU, one GPU at a time; the doctor reads the link meanwhile."""
     torch = context.torch
@@ -402,7 +388,7 @@ def pcie(context):
 
     def measure():
         context.rates_allowed()
-        cpus = near_cpus(context.gpu.address)
+        cpus = common.near_cpus(context.gpu.address)
         if cpus:
             os.sched_setaffinity(0, cpus)
         host = torch.empty(size, dtype=torch.uint8, pin_memory=context.on_gpu)

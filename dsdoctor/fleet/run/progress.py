@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from typing import TextIO
 
 from dsdoctor.fleet.run.collect import Answer, Progress, Show
+from dsdoctor.render.progress import is_live, put
 
 EVERY_S = 15.0
 """Between lines where nothing can be redrawn."""
@@ -19,7 +19,7 @@ LATE_S = 2.0
 
 def shown_on(stream: TextIO) -> Show:
     """A listener for `collect` that writes to this stream."""
-    return _Live(stream).show if _can_redraw(stream) else _Lines(stream).show
+    return _Live(stream).show if is_live(stream) else _Lines(stream).show
 
 
 def sentence(progress: Progress) -> str:
@@ -39,10 +39,10 @@ class _Lines:
 
     def show(self, progress: Progress, answer: Answer | None) -> None:
         if answer is not None and answer.report is None and progress.without <= TOLD:
-            _put(self._stream, f"dsdoctor: {answer.node.name}: {answer.reason}\n")
+            put(self._stream, f"dsdoctor: {answer.node.name}: {answer.reason}\n")
         if answer is None and time.monotonic() - self._last >= EVERY_S:
             self._last = time.monotonic()
-            _put(self._stream, f"dsdoctor: {sentence(progress)}\n")
+            put(self._stream, f"dsdoctor: {sentence(progress)}\n")
 
 
 class _Live:
@@ -56,19 +56,4 @@ class _Live:
         told = answer is not None and answer.report is None and progress.without <= TOLD
         left = f"{answer.node.name}: {answer.reason}\n" if answer is not None and told else ""
         line = sentence(progress) if progress.reports + progress.without < progress.total else ""
-        _put(self._stream, f"\r\x1b[K{left}{line[:width]}")
-
-
-def _can_redraw(stream: TextIO) -> bool:
-    try:
-        return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    except ValueError:
-        return False
-
-
-def _put(stream: TextIO, text: str) -> None:
-    try:
-        stream.write(text)
-        stream.flush()
-    except (OSError, ValueError):
-        return  # a terminal that went away must not end the run
+        put(self._stream, f"\r\x1b[K{left}{line[:width]}")

@@ -7,13 +7,13 @@ import importlib.util
 import io
 import os
 import platform
-import re
 import sys
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from dsdoctor.errors import UsageError
+from dsdoctor.sources.texts import normalised
 
 START = "from dsdoctor.cli import main\n\nmain()\n"
 LEFT_OUT = ("__pycache__", ".pyc")
@@ -77,7 +77,7 @@ def _needed(name: str) -> list[importlib.metadata.Distribution]:
     waiting = list(importlib.metadata.distribution(name).requires or ())
     while waiting:
         requirement = Requirement(waiting.pop())
-        key = re.sub(r"[-_.]+", "-", requirement.name).lower()
+        key = normalised(requirement.name)
         if key in found or (requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})):
             continue
         found[key] = importlib.metadata.distribution(requirement.name)
