@@ -85,6 +85,7 @@ def main() -> int:
     watch = MemoryWatch()
     if watch.gpus > 1:
         table["dsdoctor smoke --gpu 0"] = [*doctor, "smoke", "--gpu", "0", "--python", options.python]
+        table["dsdoctor check --gpu 0"] = [*doctor, "check", "--gpu", "0", "--python", options.python]
     for argv in table.values():
         seconds(argv)
     watch.start()

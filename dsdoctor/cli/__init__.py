@@ -81,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise SystemExit(_refused(arguments, ended.__context__)) from None
     except BrokenPipeError:
         leave_broken_pipe(0)
+    finally:
+        # All of it goes with the process: the collections at its end need not look at it.
+        gc.freeze()
 
 
 def _refused(arguments: Sequence[str], error: BaseException | None) -> int:

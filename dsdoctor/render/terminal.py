@@ -634,7 +634,7 @@ def _package_facts(facts: Mapping[str, Any]) -> Iterable[str]:
 
 def _kernel_facts(facts: Mapping[str, Any]) -> Iterable[str]:
     packages = {item["name"]: item["version"] for item in _value(facts, "packages") or ()}
-    for name in ("flashinfer-python", "fa3-fwd", "flash-attn-3", "deep-gemm", "flash-mla", "deep-ep"):
+    for name in ("flashinfer-python", "fa3-fwd", "flash-attn-3", "flash-attn-4", "deep-gemm", "flash-mla", "deep-ep"):
         yield f"{name} {packages[name]}" if name in packages else ""
 
 

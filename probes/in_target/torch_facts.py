@@ -93,6 +93,9 @@ def main():
         mapped()
     stage("asking the mapped libraries for their versions")
     ask_versions()
+    if built_for_cuda and is_initialised(torch):
+        stage("giving the GPU back")
+        attempt(lambda: give_back(torch), None)
     stage("importing kernel libraries")
     for importer in importers:
         pass_on(importer)
@@ -255,6 +258,14 @@ def operate(torch):
         raise ValueError("a product of 64x64 ones summed to %r" % total)
     image = torch.ones(1, 1, 8, 8, device="cuda")
     float(torch.nn.functional.conv2d(image, image[:, :, :3, :3]).sum())
+
+
+def give_back(torch):
+    """End this process's use of the GPU, its last one: smoke tests on the same GPU need the memory while other imports are waited for."""
+    device = ctypes.c_int()
+    cuda = ctypes.CDLL("libcuda.so.1")
+    if not cuda.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device()):
+        cuda.cuDevicePrimaryCtxReset_v2(device)
 
 
 def dotted(version):

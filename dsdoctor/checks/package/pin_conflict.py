@@ -76,7 +76,7 @@ CASES = (
         sections=_here(VLLM, Package(name="torch", version="2.14.0+cu130"), Package(name="numpy", version="2.5.2")),
         status=Status.FAIL,
         severity=Severity.WARNING,
-        says="flashinfer-python",
+        says="without its requirements",
     ),
     Case(
         title="requirements were not read: those of the release are known",
@@ -225,18 +225,22 @@ def _finding(
         subject=f"{package.name} {package.version}",
         severity=worst,
         summary=f"{package.name} {package.version} asks for {', '.join(map(str, ordered[:3]))}{more}.",
-        cause=(
-            f"{stray.name} comes from {stray.location}, outside the environment."
-            if stray
-            else "It may still run; NVIDIA's libraries keep their interface within a major."
-            if worst is Severity.INFO and any(item.need.name.startswith("nvidia-") for item in ordered)
-            else "Another package was installed later and changed the version. What is compiled into this one may not fit."
-        ),
+        cause=_cause(ordered, stray, worst),
         evidence=tuple(Evidence(where=item.where, value=f"{item.need.text}: {item}") for item in ordered[:8]),
         expected="what it asks for: " + ", ".join(f"{item.need.name}{item.need.specifier}" for item in ordered[:3]),
         remedies=_remedies(package, ordered, stray, build, remedies, advice),
         sources=basis.sources if basis else (METADATA,),
     )
+
+
+def _cause(conflicts: Sequence[_Conflict], stray: Package | None, worst: Severity) -> str:
+    if stray:
+        return f"{stray.name} comes from {stray.location}, outside the environment."
+    if all(item.installed is None for item in conflicts):
+        return "It was installed without its requirements (--no-deps), or one of them was removed later."
+    if worst is Severity.INFO and any(item.need.name.startswith("nvidia-") for item in conflicts):
+        return "It may still run; NVIDIA's libraries keep their interface within a major."
+    return "Another package was installed later and changed the version. What is compiled into this one may not fit."
 
 
 def _is_outside(package: Package, interpreter: Interpreter | None) -> bool:

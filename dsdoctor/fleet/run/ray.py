@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import importlib
 import logging
@@ -111,6 +112,8 @@ def connected(address: str) -> Any:
         ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL, configure_logging=False, namespace=PROGRAM)
     except Exception as error:
         raise UsageError(f"--ray {address}: {one_line(str(error)) or type(error).__name__}") from None
+    # Before Ray's own farewell, which waits half a second for the words of workers; they were not asked for.
+    atexit.register(ray.shutdown)
     return ray
 
 
