@@ -1572,8 +1572,8 @@ class SmokeCause:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LearnedRate:
-    """How much of a rate that good nodes reached is expected of the next one."""
+class ShareOfRate:
+    """How much of another rate is expected: of that of good nodes, or of the same GPU alone."""
 
     share: float
     text: str
@@ -1590,7 +1590,10 @@ class SmokeThresholds:
     sources: Mapping[str, Source]
     slowing_clock_reasons: tuple[str, ...]
     """Clock event reasons under which a low rate says nothing about the GPU itself."""
-    learned: LearnedRate
+    learned: ShareOfRate
+    """Of what good nodes reached."""
+    together: ShareOfRate
+    """Of what a GPU copies alone, when all copy at once."""
     limits: tuple[SmokeLimit, ...]
     causes: tuple[SmokeCause, ...]
 

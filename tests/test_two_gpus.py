@@ -73,6 +73,38 @@ def test_with_shared_memory_off_as_well_it_is_two_switches_and_a_factor_of_a_hun
     )
 
 
+# --- as it should be ------------------------------------------------------------------------------------------------------
+
+
+def test_the_full_set_on_two_gpus_finds_nothing_wrong() -> None:
+    """Peer copies, all GPUs to the host at once, collectives and numerics ran; the notes are true and nothing else is said."""
+    report = judged("full")
+    assert report.verdict is Verdict.HEALTHY
+    assert {item.check for item in report.diagnosis} <= {
+        "driver.known-bad",
+        "cudnn.shadowed",
+        "nccl.duplicate",
+        "nccl.known-bad",
+        "env.disables-fast-path",
+    }
+    assert {item.severity for item in report.diagnosis} == {Severity.INFO}
+    ran = {item["test"] for item in report.facts["smoke"]["value"] if item["outcome"] == "ran"}
+    assert {"p2p", "pcie-together", "collectives", "numerics", "silent-corruption", "fa3"} <= ran
+
+
+def test_two_gpus_that_get_half_their_rate_together_share_an_uplink() -> None:
+    snapshot = replay.load(str(RECORDINGS / "h200x2-full.json"))
+    halved = tuple(
+        replace(item, values={name: value / 2 for name, value in item.values.items()}) if item.test == "pcie-together" else item
+        for item in snapshot.sections.smoke.value or ()
+    )
+    report = judged("full", smoke=known(halved))
+    found = next(item for item in report.diagnosis if item.check == "smoke.bandwidth")
+    assert found.severity is Severity.INFO
+    assert "26.4 GB/s instead of 54.97" in found.summary
+    assert report.verdict is Verdict.HEALTHY
+
+
 # --- the interface ----------------------------------------------------------------------------------------------------
 
 SEEN_BY_NCCL = known(

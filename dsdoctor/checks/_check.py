@@ -25,6 +25,9 @@ SECTION_NAMES = frozenset(item.name for item in fields(Sections))
 EXTRA_NAMES = frozenset({"remedies", "advice", "purpose", "plans", "today", "probed"})
 MATRIX_SUFFIX = "_matrix"
 
+SMOKE_OF_LIBRARIES = ("smoke.attention", "smoke.fa3", "smoke.fp8-block", "smoke.fp8-gemm", "smoke.numerics", "smoke.triton")
+"""What packages and libraries that do not fit can make fail. A slow link, a low clock or bits that flip are never theirs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import (
     LD_SO,
@@ -190,7 +190,7 @@ CASES = (
 @check(
     "cuda.library-shadowed",
     Severity.WARNING,
-    explains=("torch.import-fails", "torch.cuda-unavailable", "package.abi-mismatch", "smoke.*"),
+    explains=("torch.import-fails", "torch.cuda-unavailable", "package.abi-mismatch", *SMOKE_OF_LIBRARIES),
     settle="python -c \"import torch; torch.ones(8,8,device='cuda') @ torch.ones(8,8,device='cuda'); "
     "print({l.split()[-1] for l in open('/proc/self/maps') if 'libcu' in l or 'libnv' in l})\"",
     cases=CASES,

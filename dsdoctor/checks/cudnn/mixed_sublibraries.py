@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import Used, entry_of, is_own, own_copies, relation, used_libraries
 from dsdoctor.facts import CudaLibrary, EnvironmentVariable, LoaderHit, MappedLibrary, Package, Section, TorchBuild, TorchRuntime, absent
@@ -160,7 +160,7 @@ CASES = (
 @check(
     "cudnn.mixed-sublibraries",
     Severity.ERROR,
-    explains=("torch.cuda-unavailable", "smoke.*"),
+    explains=("torch.cuda-unavailable", *SMOKE_OF_LIBRARIES),
     settle="python -c \"import torch; torch.nn.functional.conv2d(torch.ones(1,1,8,8,device='cuda'), torch.ones(1,1,3,3,device='cuda')); "
     "print({l.split()[-1] for l in open('/proc/self/maps') if 'libcudnn' in l})\"",
     cases=CASES,

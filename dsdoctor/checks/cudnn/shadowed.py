@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import (
     Used,
@@ -235,7 +235,7 @@ CASES = (
 @check(
     "cudnn.shadowed",
     Severity.ERROR,
-    explains=("cudnn.mixed-sublibraries", "cudnn.version-mismatch", "torch.cuda-unavailable", "smoke.*"),
+    explains=("cudnn.mixed-sublibraries", "cudnn.version-mismatch", "torch.cuda-unavailable", *SMOKE_OF_LIBRARIES),
     settle="python -c \"import torch; print(torch.backends.cudnn.version()); print({l.split()[-1] for l in open('/proc/self/maps') if 'libcudnn' in l})\"",
     cases=CASES,
 )

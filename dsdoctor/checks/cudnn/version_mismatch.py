@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import relation
 from dsdoctor.checks.cudnn.shadowed import REFUSED
@@ -122,7 +122,7 @@ CASES = (
 @check(
     "cudnn.version-mismatch",
     Severity.ERROR,
-    explains=("cudnn.mixed-sublibraries", "torch.cuda-unavailable", "package.pin-conflict", "smoke.*"),
+    explains=("cudnn.mixed-sublibraries", "torch.cuda-unavailable", "package.pin-conflict", *SMOKE_OF_LIBRARIES),
     settle='pip list | grep -i cudnn; python -c "import torch; print(torch.backends.cudnn.version())"',
     cases=CASES,
 )

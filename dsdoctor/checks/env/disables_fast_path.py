@@ -124,7 +124,7 @@ CASES = (
 @check(
     "env.disables-fast-path",
     Severity.WARNING,
-    explains=("smoke.bandwidth", "smoke.collectives", "smoke.rate"),
+    explains=("smoke.collectives",),
     settle="env | grep -E '^(NCCL|CUDA|TORCH|PYTORCH)_'; cat /etc/nccl.conf ~/.nccl.conf",
     cases=CASES,
 )
@@ -194,6 +194,7 @@ def _finding(
         remedies=remedies("general", variable=variable.name),
         sources=rule.basis.sources,
         severity=Severity.INFO if mild else Severity.WARNING,
+        explains=() if variable.name.startswith("NCCL_") else ("smoke.bandwidth", "smoke.rate"),
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_EXTENSIONS, NOT_FOUND, as_imported
 from dsdoctor.facts import Extension, MissingSymbol, ModuleImport, Section, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
@@ -229,7 +229,7 @@ CASES = (
         "flashmla.requirements",
         "deepep.requirements",
         "package.pin-conflict",
-        "smoke.*",
+        *SMOKE_OF_LIBRARIES,
     ),
     settle='python -c "import torch, flash_attn"  # the module in question',
     cases=CASES,

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks.package._requirements import METADATA, Need, accepts, exact, needs_of, target_environment
 from dsdoctor.facts import Interpreter, Package, Platform, Section, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
@@ -154,7 +154,7 @@ class _Conflict:
         return f"{self.need.name}{self.need.specifier} ({have})"
 
 
-@check("package.pin-conflict", Severity.WARNING, explains=("smoke.*",), settle="pip check", cases=CASES)
+@check("package.pin-conflict", Severity.WARNING, explains=SMOKE_OF_LIBRARIES, settle="pip check", cases=CASES)
 def pin_conflict(
     packages: tuple[Package, ...],
     interpreter: Section[Interpreter],

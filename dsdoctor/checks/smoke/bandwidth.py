@@ -1,12 +1,14 @@
 """Memory or a link of a GPU is slow, or changes what it carries.
 
 What it looks at
-    The smoke tests memory-copy, pcie (pinned copies with the link's generation and width read meanwhile) and p2p (every pair of GPUs, values compared).
+    The smoke tests memory-copy, pcie (pinned copies with the link's generation and width read meanwhile), p2p (every pair of GPUs, values compared)
+    and, with --full, pcie-together (all GPUs copy at the same time).
 
 Why it matters
     A PCIe link that came up with fewer lanes or at a lower generation halves loading and offloading; at idle a low generation is normal, so it is read under load.
     Between GPUs a copy without peer access goes through the host and says nothing. Words that arrive changed are the mark of an IOMMU or of access
-    control (ACS) in the PCIe switches.
+    control (ACS) in the PCIe switches. GPUs behind one uplink share it: that is how many boards are built, and no fault, but loading a model or
+    offloading from all of them is then as slow as this figure, not as the one of a GPU alone.
 
 Often said, and not so
     "12.8 GB/s inside a socket, 4.2 GB/s across sockets over CXL": no source. About 12.8 GB/s is a Gen3 x16 link; Gen4 gives about 25,
@@ -34,6 +36,12 @@ COPY = ran("memory-copy", "copy_", gb_per_s=4290, wrong_bytes=0)
 DOWN = ran("pcie", "pinned d2h", gb_per_s=55.3, more=GEN5)
 UP = ran("pcie", "pinned h2d", gb_per_s=54.5, wrong_bytes=0, more=GEN5)
 PAIR = ran("p2p", "0>1", gpu=None, gb_per_s=387, wrong_words=0, peer_access=1)
+
+
+def _all_at_once(slowest: float) -> SmokeResult:
+    by_gpu = {"gb_per_s_by_gpu": f"GPU 0: {slowest}, GPU 1: {slowest}"}
+    return ran("pcie-together", "pinned d2h", gpu=None, notes=by_gpu, gb_per_s_total=2 * slowest, gb_per_s_slowest=slowest)
+
 
 CASES = (
     Case(
@@ -74,6 +82,14 @@ CASES = (
         severity=Severity.ERROR,
         says="1>0",
     ),
+    Case(
+        title="two GPUs behind one uplink",
+        sections={"smoke": (COPY, DOWN, UP, _all_at_once(27.4)), "gpus": H200[:2]},
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="27.4 GB/s instead of 55.3",
+    ),
+    Case(title="links of their own", sections={"smoke": (COPY, DOWN, UP, _all_at_once(48.1)), "gpus": H200[:2]}, status=Status.PASS),
     Case(title="as it should be", sections={"smoke": (COPY, DOWN, UP, PAIR), "gpus": H200[:2]}, status=Status.PASS),
     Case(
         title="one GPU has no peer",
@@ -108,6 +124,7 @@ def bandwidth(
     ground = Ground(gpus, smoke_thresholds_matrix, gpu_limits_matrix, remedies)
     results = of_tests(smoke, "memory-copy", "pcie", "p2p", "pcie-together")
     yield from lowered_links(of_tests(results, "pcie"), ground)
+    yield from shared_uplinks(results, ground)
     yield from judged(results, ground, "memory-copy", "pcie")
 
 
@@ -138,6 +155,31 @@ def lowered_links(results: Sequence[SmokeResult], ground: Ground) -> Iterator[Fi
             remedies=ground.help("pcie.link-degraded"),
             sources=tuple(fact.basis.sources[0] for fact in ground.limits.facts if fact.id == "pcie-compare"),
         )
+
+
+def shared_uplinks(results: Sequence[SmokeResult], ground: Ground) -> Iterator[Finding]:
+    """Copies of all GPUs at once of which the slowest gets much less than the slowest GPU alone; the worse direction."""
+    together = [result for result in of_tests(results, "pcie-together") if "gb_per_s_slowest" in result.values]
+    pairs = [(result.values["gb_per_s_slowest"], _slowest_alone(results, result.path), result) for result in together]
+    expected = ground.thresholds.together
+    shared = [(slowest / alone, slowest, alone, result) for slowest, alone, result in pairs if alone and slowest < expected.share * alone]
+    for _, slowest, alone, result in sorted(shared, key=lambda item: item[0])[:1]:
+        yield Finding(
+            subject="PCIe uplinks",
+            severity=Severity.INFO,
+            summary=f"When all GPUs copy at once ({result.path}), the slowest gets {written(slowest)} GB/s instead of {written(alone)}.",
+            cause="They share an uplink to the host: two or more behind one PCIe switch, or the memory of one socket serves them all. "
+            "Loading and offloading on all GPUs runs at this rate.",
+            evidence=(Evidence(where=f"{where(result)}.gb_per_s_slowest", value=result.notes.get("gb_per_s_by_gpu", written(slowest))),),
+            expected=f"at least {expected.share:.0%} of the rate of one GPU alone. {expected.text}",
+            remedies=ground.remedies("shared-uplink"),
+            sources=expected.basis.sources,
+        )
+
+
+def _slowest_alone(results: Sequence[SmokeResult], path: str) -> float:
+    alone = [result.values["gb_per_s"] for result in of_tests(results, "pcie") if result.path == path and "gb_per_s" in result.values]
+    return min(alone, default=0.0)
 
 
 def _best(readings: Sequence[SmokeResult], name: str) -> float:

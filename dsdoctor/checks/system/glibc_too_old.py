@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
 from dsdoctor.facts import Extension, Libc, ModuleImport, Platform, Section, TorchBuild, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
@@ -98,7 +98,7 @@ CASES = (
 @check(
     "system.glibc-too-old",
     Severity.ERROR,
-    explains=("torch.import-fails", "package.abi-mismatch", "smoke.*"),
+    explains=("torch.import-fails", "package.abi-mismatch", *SMOKE_OF_LIBRARIES),
     settle="ldd --version | head -1",
     cases=CASES,
 )

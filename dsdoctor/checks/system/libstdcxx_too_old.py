@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._check import SMOKE_OF_LIBRARIES, Case, check
 from dsdoctor.checks._reading import NO_EXTENSIONS, as_imported
 from dsdoctor.facts import EnvironmentVariable, Extension, Interpreter, Libstdcxx, ModuleImport, Section, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
@@ -82,7 +82,7 @@ CASES = (
 @check(
     "system.libstdcxx-too-old",
     Severity.ERROR,
-    explains=("torch.import-fails", "package.abi-mismatch", "smoke.*"),
+    explains=("torch.import-fails", "package.abi-mismatch", *SMOKE_OF_LIBRARIES),
     settle="strings $(python -c 'import sys; print(sys.prefix)')/lib/libstdc++.so.6 | grep GLIBCXX_3 | tail -1",
     cases=CASES,
 )
