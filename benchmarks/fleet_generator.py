@@ -183,11 +183,21 @@ KINDS: dict[str, Callable[[Report], None]] = {
 # --- the fleet --------------------------------------------------------------------------------------------------------
 
 
+def printed(value: Any, depth: int, margin: str = "") -> str:
+    """JSON as the command prints a report: fields and their items on lines of their own."""
+    if depth and value and isinstance(value, dict):
+        inside = [f"{margin}  {json.dumps(name)}: {printed(item, depth - 1, margin + '  ')}" for name, item in value.items()]
+        return "{\n" + ",\n".join(inside) + f"\n{margin}}}"
+    if depth and value and isinstance(value, list):
+        return "[\n" + ",\n".join(f"{margin}  {printed(item, 0)}" for item in value) + f"\n{margin}]"
+    return json.dumps(value, separators=(",", ":"))
+
+
 class Template:
     """The text of a report with holes, cut up once, so that thousands can be written from it."""
 
-    def __init__(self, report: Report, indent: int | None) -> None:
-        pieces = HOLE.split(json.dumps(report, indent=indent))
+    def __init__(self, report: Report) -> None:
+        pieces = HOLE.split(printed(report, depth=2))
         self.texts = pieces[::4]
         self.holes = list(zip(pieces[1::4], pieces[2::4], pieces[3::4]))
 
@@ -205,15 +215,15 @@ def plan(nodes: int, oddities: int, seed: int) -> dict[int, str]:
     return {node: kinds[number % len(kinds)] for number, node in enumerate(chosen)}
 
 
-def fleet(report: Report, nodes: int, oddities: int, seed: int = 7, indent: int | None = 2) -> Iterator[tuple[str, str, str]]:
+def fleet(report: Report, nodes: int, oddities: int, seed: int = 7) -> Iterator[tuple[str, str, str]]:
     """Name, kind of oddity (or empty) and text of each report."""
     chance = random.Random(seed)
     healthy = eight_gpus(report)
-    templates = {"": Template(healthy, indent)}
+    templates = {"": Template(healthy)}
     for kind, edit in KINDS.items():
         changed = copy.deepcopy(healthy)
         edit(changed)
-        templates[kind] = Template(changed, indent)
+        templates[kind] = Template(changed)
     planted = plan(nodes, oddities, seed)
     width = len(str(nodes))
     for number in range(nodes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import importlib
 import importlib.util
@@ -21,7 +22,7 @@ from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, pat
 
 MEMORY_LIMIT = "384MB"
 """What DuckDB may hold; the texts that are being read come on top."""
-BATCH_BYTES = 24 << 20
+BATCH_BYTES = 12 << 20
 """Text that one thread hands to DuckDB at once."""
 KEPT_AT_ONCE = 1000
 """Parsed reports from which a thread takes what matters; each time costs a tenth of a second."""
@@ -232,10 +233,10 @@ class _Worker(threading.Thread):
 
 def _text_of(document: Document) -> str | None:
     try:
-        text = document.content.decode("utf-8-sig")
+        text = document.content.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError:
         return None
-    return text if text.strip() else None
+    return text if text and not text.isspace() else None
 
 
 def _why(document: Document) -> Rejected:

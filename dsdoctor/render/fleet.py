@@ -26,7 +26,7 @@ _DIFFERS = "fleet.node-differs"
 
 def render_json(fleet: Fleet) -> str:
     """One JSON document (`dsdoctor.fleet/1`)."""
-    return json_render.to_text(json_render.complete(fleet))
+    return json_render.to_lines(json_render.complete(fleet))
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ ERROR_SCHEMA = "dsdoctor.error/1"
 
 def render(report: Report) -> str:
     """The JSON text of a report: every field of the contract, in its order; facts only as far as they are known."""
-    return to_text(complete(report))
+    return to_lines(complete(report))
 
 
 def error_document(message: str, code: int) -> str:
@@ -41,5 +41,25 @@ def complete(value: Any) -> Any:
 
 def to_text(document: Any) -> str:
     """Indented JSON that any reader takes: no NaN, and no half surrogates from undecodable names."""
-    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return _any_reader(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def to_lines(document: Mapping[str, Any]) -> str:
+    """JSON with a line for each field, and for each item of a field that has items: a third smaller than all indented, and readable with grep."""
+    return _any_reader(_lines(document, depth=2))
+
+
+def _lines(value: Any, depth: int, indent: str = "") -> str:
+    inner = f"{indent}  "
+    if depth and value and isinstance(value, dict):
+        items = [f"{inner}{json.dumps(name, ensure_ascii=False)}: {_lines(item, depth - 1, inner)}" for name, item in value.items()]
+    elif depth and value and isinstance(value, list):
+        items = [f"{inner}{_lines(item, 0)}" for item in value]
+    else:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return "\n".join((opening, ",\n".join(items), f"{indent}{closing}"))
+
+
+def _any_reader(text: str) -> str:
     return text.encode("utf-8", "replace").decode()

@@ -204,7 +204,8 @@ def refreshed(found: Refreshed, *, width: int, unicode: bool) -> str:
     if not found.changes:
         lines.append(f"{compared}: nothing differs.")
     else:
-        lines += style.wrap(f"{compared}: {len(found.changes)} differ.")
+        number = len(found.changes)
+        lines += style.wrap(f"{compared}: {number} {'differs' if number == 1 else 'differ'}.")
     if found.written:
         lines += [f"written: {path}" for path in found.written]
     elif found.changes:
