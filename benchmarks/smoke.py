@@ -53,6 +53,13 @@ class MemoryWatch(threading.Thread):
     def _used(self) -> list[int]:
         return [self._read(handle).used for handle in self._handles]
 
+    def forget(self) -> None:
+        """Begin anew, once what the last command's processes held is free again: a process that was killed gives its memory back a moment later."""
+        deadline = time.monotonic() + 10.0
+        while max(now - then for now, then in zip(self._used(), self._before, strict=True)) > 64 << 20 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.highest = 0
+
     def run(self) -> None:
         while not self._stop_asked.wait(0.02):
             self.highest = max(self.highest, *(used - before for used, before in zip(self._used(), self._before, strict=True)))
@@ -93,7 +100,7 @@ def main() -> int:
     memory = dict.fromkeys(table, 0)
     for _ in range(options.runs):
         for name, argv in table.items():
-            watch.highest = 0
+            watch.forget()
             runs[name].append(seconds(argv))
             memory[name] = max(memory[name], watch.highest)
     watch.stop()

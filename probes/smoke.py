@@ -6,6 +6,7 @@ apart. What a child said before it died counts, and the test that was running th
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
@@ -122,7 +123,7 @@ def smoke(host: Host, scope: Scope) -> Section[Any]:
     children = plan(runnable, selected, scope.smoke_level)
     deadline = started + SHARE_OF_DEADLINE * min(OWN_LIMIT_S, scope.deadline_s)
     with measuring(nvml, selected) as readings:
-        told = run_children(host, scope.target, children, deadline)
+        told = run_children(host, scope.target, children, deadline, scope.scratch)
     section = section_of(told, left_out, readings, selected)
     return replace(section, elapsed_s=round(time.monotonic() - started, 3))
 
@@ -137,7 +138,7 @@ def across_nodes(
     tests = tuple(replace(test, deadline_s=limit_s) for test in chosen(("collectives",), "default"))
     until = deadline - TELLING_S
     children = [replace(child, device=device, meeting=scope.meeting, until=until) for child in plan(tests, selected, "default")]
-    section = section_of(run_children(host, target, children, deadline), [], [], selected)
+    section = section_of(run_children(host, target, children, deadline, scope.scratch), [], [], selected)
     return replace(section, elapsed_s=round(time.monotonic() - started, 3))
 
 
@@ -195,6 +196,7 @@ def arguments_of(child: Child, tests: Sequence[SmokeTest], scratch: str) -> tupl
         *("--no-rates", json.dumps(no_rates)),
         *("--deadlines", json.dumps({test.name: test.deadline_s for test in tests})),
         *("--scratch", scratch),
+        *(("--places", "1") if any(gpu.exclusive for gpu in child.gpus) else ()),
         *meeting_arguments(child),
     )
 
@@ -213,11 +215,13 @@ Run = Callable[[Child, Sequence[SmokeTest], float], Ended]
 """Runs some tests of a child within seconds."""
 
 
-def run_children(host: Host, target: Target, children: Sequence[Child], deadline: float) -> list[Told]:
-    """All children at once, each until its own deadline or the doctor's; the scratch directory goes when they are gone."""
+def run_children(host: Host, target: Target, children: Sequence[Child], deadline: float, folder: str = "") -> list[Told]:
+    """All children at once, each until its own deadline or the doctor's; without a folder they get one that goes when they are gone."""
     if not children:
         return []
-    with tempfile.TemporaryDirectory(prefix="dsdoctor-smoke-", ignore_cleanup_errors=True) as scratch:
+    with (
+        contextlib.nullcontext(folder) if folder else tempfile.TemporaryDirectory(prefix="dsdoctor-", ignore_cleanup_errors=True) as scratch
+    ):
 
         def run(child: Child, tests: Sequence[SmokeTest], timeout_s: float) -> Ended:
             return run_script(host, target, child.script, timeout_s=timeout_s, arguments=arguments_of(child, tests, scratch))

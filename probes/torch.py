@@ -69,7 +69,8 @@ def collect(host: Host, scope: Scope) -> Mapping[str, Section[Any]]:
     # Kernels compiled from PTX on the way would be written into the user's cache.
     environment = {**host.environment, "CUDA_CACHE_DISABLE": "1"}
     packages = json.dumps(to_import(host, scope.target))
-    ended = run_script(host, scope.target, "torch_facts.py", timeout_s=timeout_s, environment=environment, arguments=(packages,))
+    arguments = (packages, scope.scratch)
+    ended = run_script(host, scope.target, "torch_facts.py", timeout_s=timeout_s, environment=environment, arguments=arguments)
     stage, facts = read_answer(ended.result)
     if not stage:
         return _all(unreadable(f"the target interpreter did not answer: {ended.said()}", FOUND_VIA))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -554,7 +554,7 @@ def another_child(common: ModuleType, scratch: Path, how: str) -> Iterator[None]
     hold = {
         "alone": "common.lock(scratch, 'gpu-0')",
         "beside others": "common.beside_others(scratch, ['gpu-0'])",
-        "in its places": "contextlib.nullcontext(common.take_turns(types.SimpleNamespace(scratch=scratch), [0, 1]))",
+        "in its places": "contextlib.nullcontext(common.take_turns(types.SimpleNamespace(scratch=scratch, places=2), [0, 1]))",
     }[how]
     code = (
         f"import contextlib, importlib.util, os, sys, types\nos.environ.pop('DSDOCTOR_RESULT_FD', None)\nspec = importlib.util.spec_from_file_location('common', {common.__file__!r})\n"
@@ -598,12 +598,47 @@ def test_two_children_use_a_gpu_and_one_of_them_several(common: ModuleType, tmp_
     with another_child(common, tmp_path, "in its places"):
         assert (free(common, first), free(common, second)) == (False, True)
         assert not free(common, tmp_path / "several-gpus-place-0.lock")
-        common.take_turns(argparse.Namespace(scratch=str(tmp_path)), [1])
+        common.take_turns(argparse.Namespace(scratch=str(tmp_path), places=2), [1])
         assert not free(common, second)
         # A place is taken once, and one that nobody frees is not waited for for ever.
-        common.take_turns(argparse.Namespace(scratch=str(tmp_path)), [1, 0])
+        common.take_turns(argparse.Namespace(scratch=str(tmp_path), places=2), [1, 0])
     assert free(common, first)
     assert sorted(common._PLACES) == ["GPU 0", "GPU 1", "several GPUs"]
+
+
+@pytest.mark.parametrize(("mode", "places"), [(0, 2), (3, 1)], ids=["shared", "one process at a time"])
+def test_what_torch_tries_on_the_gpu_takes_a_place_there_and_gives_it_back(
+    common: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, places: int
+) -> None:
+    class Cuda:
+        """What is asked of libcuda: a compute mode, a device, its reset."""
+
+        reset: ClassVar[list[int]] = []
+
+        def cuDeviceGetAttribute(self, answer: Any, attribute: int, device: int) -> int:
+            answer._obj.value = mode
+            return int((attribute, device) != (20, 0))
+
+        def cuDeviceGet(self, answer: Any, ordinal: int) -> int:
+            return 0
+
+        def cuDevicePrimaryCtxReset_v2(self, device: Any) -> None:
+            self.reset.append(device.value)
+
+    monkeypatch.setenv("DSDOCTOR_RESULT_FD", "1")
+    spec = importlib.util.spec_from_file_location("torch_facts", IN_TARGET / "torch_facts.py")
+    assert spec is not None
+    assert spec.loader is not None
+    facts = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(facts)
+    monkeypatch.setattr(facts.ctypes, "CDLL", lambda name: Cuda())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    facts.take_place(str(tmp_path))
+    taken = [not free(common, path) for path in sorted(tmp_path.glob("gpu-1-place-*.lock"))]
+    assert taken == [True, False][:places]
+    facts.give_back(argparse.Namespace(cuda=argparse.Namespace(current_device=lambda: 0)))
+    assert free(common, tmp_path / "gpu-1-place-0.lock")
+    assert Cuda.reset == [0]
 
 
 COMPILER_NEEDS = """

@@ -12,13 +12,15 @@ import importlib
 import json
 import os
 import selectors
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from dsdoctor import __version__
@@ -59,11 +61,26 @@ def started(host: Host, scope: Scope, probes: Sequence[Probe], *, node: Host | N
     `node` is what probes of the whole machine look at, where `host` is the view of one process.
     """
     examination = Examination(probes)
+    with _scratch(probes) as scratch:
+        try:
+            examination.start(host, replace(scope, scratch=scratch), node or host)
+            yield examination
+        finally:
+            examination.stop()
+
+
+@contextlib.contextmanager
+def _scratch(probes: Sequence[Probe]) -> Iterator[str]:
+    """A directory for probes that use a GPU; removed here, since a probe that is killed removes nothing."""
+    folder = ""
+    if any(probe.cost == "gpu" for probe in probes):
+        with contextlib.suppress(OSError):
+            folder = tempfile.mkdtemp(prefix="dsdoctor-")
     try:
-        examination.start(host, scope, node or host)
-        yield examination
+        yield folder
     finally:
-        examination.stop()
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Examination:

@@ -53,6 +53,8 @@ class Scope:
     """default or full."""
     service: str = ""
     """The address of a service to ask, already checked; the one use of the network in an examination."""
+    scratch: str = ""
+    """A private directory of this examination in which probes that use a GPU leave each other room; empty where none could be made."""
     meeting: Meeting | None = None
     """For the test collectives alone: run it across nodes; CPUs stand in on nodes without a GPU."""
 

@@ -31,10 +31,10 @@ CONTEXTS_AT_ONCE = 2
 
 How a run stays small. All children import torch and their libraries at once, without a context. Then each takes a place on every GPU it uses,
 and keeps it until it ends. Of the children that need several GPUs at once only one has places: first the ranks of the collectives, since their
-conductor starts no CUDA and is the first to ask; the others follow as places become free. So a GPU has two contexts, and in the first moments
-a third one of the probe `torch`, while the tests of what is right need at most 0.15 GiB. Rates come last: their tensors, at most 0.3 GiB, live
-only while their child has the GPU alone. One H200 stays at 1.6 GiB. Where collectives run it is 2.8 GiB, of which a rank takes 2.1: its context,
-and what NCCL 2.28.9 wants for its own kernels and buffers. Smaller buffers would measure another NCCL than the one that serves.
+conductor starts no CUDA and is the first to ask; the others follow as places become free. The probe `torch` takes such a place too, and gives it
+back after its first operation. So a GPU has two contexts, while the tests of what is right need at most 0.15 GiB. Rates come last: their tensors,
+at most 0.3 GiB, live only while their child has the GPU alone. One H200 stays at 1.6 GiB. Where collectives run it is 2.8 GiB, of which a rank takes
+2.1: its context, and what NCCL 2.28.9 wants for its own kernels and buffers. Smaller buffers would measure another NCCL than the one that serves.
 """
 RUN_S = 0.03
 """Shortest run of a timed call: long enough for the clocks to rise and to be read."""
@@ -106,6 +106,7 @@ def read_plan():
     parser.add_argument("--no-rates", default="{}", help='why rates are not measured, by index: {"0": "in use by another process"}')
     parser.add_argument("--deadlines", default="{}", help='seconds by test: {"fp8-gemm": 20}')
     parser.add_argument("--scratch", default="", help="private directory for locks and JIT caches; removed by the caller")
+    parser.add_argument("--places", type=int, default=CONTEXTS_AT_ONCE, help="children that may use one GPU at a time")
     parser.add_argument("--meet", default="", help="HOST:PORT of the first node, where the collectives of several nodes meet")
     parser.add_argument("--node", default="0/1", help="K/N: this is node K of N, from 0")
     parser.add_argument("--until", type=float, default=float("inf"), help="with --meet: when all must be over, on the monotonic clock")
@@ -496,7 +497,7 @@ def take_turns(plan, indices):
     if len(wanted) > 1:
         take_place(plan, "several GPUs", 1)
     for index in wanted:
-        take_place(plan, "GPU %d" % index, CONTEXTS_AT_ONCE)
+        take_place(plan, "GPU %d" % index, plan.places)
 
 
 def take_place(plan, name, count):

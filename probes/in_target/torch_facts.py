@@ -4,6 +4,7 @@ Every line is {"stage": ...} before a step or {"facts": {...}} after it, so that
 """
 
 import ctypes
+import fcntl
 import importlib
 import json
 import os
@@ -87,6 +88,8 @@ def main():
     if built_for_cuda and is_initialised(torch):
         stage("reading device properties")
         attempt(lambda: facts(device_capabilities=capabilities(torch)), None)
+        stage("waiting for a place on the GPU")
+        attempt(lambda: take_place(sys.argv[3] if len(sys.argv) > 3 else ""), None)
         stage("running a first operation on the GPU")
         attempt(lambda: operate(torch), "operation_error")
         stage("reading the mapped libraries")
@@ -260,12 +263,44 @@ def operate(torch):
     float(torch.nn.functional.conv2d(image, image[:, :, :3, :3]).sum())
 
 
+def take_place(folder):
+    """Take a place on the first visible GPU among the smoke tests (take_place in smoke_common.py); nothing waits for ever."""
+    if not folder:
+        return
+    mode = ctypes.c_int()
+    failed = ctypes.CDLL("libcuda.so.1").cuDeviceGetAttribute(ctypes.byref(mode), COMPUTE_MODE, 0)
+    index = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip()
+    stem = os.path.join(folder, "gpu-%s-place-" % (index if index.isdigit() else "0"))
+    PLACES.extend(open("%s%d.lock" % (stem, number), "w") for number in range(1 if not failed and mode.value == EXCLUSIVE else 2))
+    deadline = time.time() + PLACE_WAIT_S
+    while not any(is_free(place) for place in PLACES) and time.time() < deadline:
+        time.sleep(0.005)
+
+
+def is_free(place):
+    """Whether the lock on an open file could be had at once."""
+    try:
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+PLACES = []
+"""Open files: closing one frees the place."""
+PLACE_WAIT_S = 30.0
+COMPUTE_MODE, EXCLUSIVE = 20, 3
+"""CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, and its value for one process at a time."""
+
+
 def give_back(torch):
-    """End this process's use of the GPU, its last one: smoke tests on the same GPU need the memory while other imports are waited for."""
+    """End this process's use of the GPU, its last one: smoke tests need the memory while other imports are waited for."""
     device = ctypes.c_int()
     cuda = ctypes.CDLL("libcuda.so.1")
     if not cuda.cuDeviceGet(ctypes.byref(device), torch.cuda.current_device()):
         cuda.cuDevicePrimaryCtxReset_v2(device)
+    while PLACES:
+        PLACES.pop().close()
 
 
 def dotted(version):
