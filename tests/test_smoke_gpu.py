@@ -114,11 +114,12 @@ def test_triton_without_a_compiler_and_with_an_unwritable_cache() -> None:
 
 
 def test_provoked_faults() -> None:
+    # First, since the memory of a process that crashed counts as in use for a moment, and a GPU in use is not measured.
+    slow = ran(run("bf16-rate", fault="bf16-rate=slow")["bf16-rate"])[0].values["tflops"]
     found = run("fp8-gemm", "memory-copy", "bf16-rate", fault="fp8-gemm=wrong,memory-copy=segfault")
     assert all(one.values["rel_error"] > 0.1 for one in ran(found["fp8-gemm"]))
     assert found["memory-copy"][0].outcome == "crash"
     honest = ran(found["bf16-rate"])[0].values["tflops"]
-    slow = ran(run("bf16-rate", fault="bf16-rate=slow")["bf16-rate"])[0].values["tflops"]
     assert slow < honest / 2
 
 
