@@ -20,6 +20,9 @@ EDGE_S = 0.02
 """A reading this close to a timed span still belongs to it."""
 BUSY_PERCENT = 10
 """Utilisation above what the doctor's own other probes cause for a moment."""
+QUIET_WITHIN_S = 1.5
+"""Utilisation is an average of up to the last second: so long a GPU looks busy whose work has just ended."""
+QUIET_PAUSE_S = 0.1
 EXCLUSIVE_PROCESS = 3
 """NVML_COMPUTEMODE_EXCLUSIVE_PROCESS."""
 
@@ -63,10 +66,11 @@ def find_devices(host: Host) -> tuple[Any, tuple[Device, ...], str]:
     except Exception as error:
         return None, (), f"NVML: {error}"
     own = own_processes(host)
-    return nvml, tuple(device for index in range(count) if (device := _device(nvml, index, own)) is not None), ""
+    patience = time.monotonic() + QUIET_WITHIN_S
+    return nvml, tuple(device for index in range(count) if (device := _device(nvml, index, own, patience)) is not None), ""
 
 
-def _device(nvml: Any, index: int, own: frozenset[int]) -> Device | None:
+def _device(nvml: Any, index: int, own: frozenset[int], patience: float) -> Device | None:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         pci = nvml.nvmlDeviceGetPciInfo(handle)
@@ -81,13 +85,14 @@ def _device(nvml: Any, index: int, own: frozenset[int]) -> Device | None:
         index=index,
         address=f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
         handle=handle,
-        no_rates=_why_no_rates(nvml, handle, own),
+        no_rates=_why_no_rates(nvml, handle, own, patience),
         exclusive=_ask(nvml, handle, "nvmlDeviceGetComputeMode") == EXCLUSIVE_PROCESS,
         link_limits={name: float(value) for name, value in limits.items() if value is not None},
     )
 
 
-def _why_no_rates(nvml: Any, handle: Any, own: frozenset[int]) -> str:
+def _why_no_rates(nvml: Any, handle: Any, own: frozenset[int], patience: float) -> str:
+    """Why rates would say nothing, or empty. A busy GPU is looked at again until `patience`, on the monotonic clock."""
     mig = _ask(nvml, handle, "nvmlDeviceGetMigMode")
     if mig and mig[0]:
         return "the GPU is cut into MIG slices: peaks of the whole do not apply"
@@ -95,9 +100,10 @@ def _why_no_rates(nvml: Any, handle: Any, own: frozenset[int]) -> str:
     strangers = sorted(process.pid for process in processes if process.pid not in own)
     if strangers:
         return f"in use by process {', '.join(str(pid) for pid in strangers[:4])}"
-    busy = _ask(nvml, handle, "nvmlDeviceGetUtilizationRates")
-    if busy is not None and busy.gpu > BUSY_PERCENT:
-        return f"in use ({busy.gpu} % busy before the tests)"
+    while (busy := _ask(nvml, handle, "nvmlDeviceGetUtilizationRates")) is not None and busy.gpu > BUSY_PERCENT:
+        if time.monotonic() > patience:
+            return f"in use ({busy.gpu} % busy before the tests)"
+        time.sleep(QUIET_PAUSE_S)
     return ""
 
 

@@ -77,7 +77,9 @@ def test_a_good_probe_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_probes_of_a_gpu_share_a_directory_that_goes_with_the_examination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = f"import os, time; open({str(tmp_path / 'name')!r}, 'w').write(scope.scratch); open(scope.scratch + '/left', 'w'); time.sleep(600)"
+    body = (
+        f"import os, time; open({str(tmp_path / 'name')!r}, 'w').write(scope.scratch); open(scope.scratch + '/left', 'w'); time.sleep(600)"
+    )
     probe = dataclasses.replace(probe_of(tmp_path, monkeypatch, "gpu", body, timeout_s=0.6), cost="gpu")
     live.examine(Host(), Scope(target=None), (probe,))
     folder = Path((tmp_path / "name").read_text())

@@ -425,6 +425,24 @@ def test_devices_of_a_healthy_node(library: Path) -> None:
     assert "clock_event_reasons" in notes
 
 
+@pytest.mark.parametrize(
+    ("utilisation", "why"),
+    [([0], ""), ([60, 60, 4], ""), ([60], "in use (60 % busy before the tests)")],
+    ids=["quiet", "its work has just ended", "busy"],
+)
+def test_a_gpu_whose_work_has_just_ended_is_not_in_use(utilisation: list[int], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [argparse.Namespace(gpu=percent) for percent in utilisation]
+
+    def ask(nvml: object, handle: object, name: str) -> object:
+        if name != "nvmlDeviceGetUtilizationRates":
+            return None
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    monkeypatch.setattr(meter, "_ask", ask)
+    monkeypatch.setattr(meter, "QUIET_PAUSE_S", 0.001)
+    assert meter._why_no_rates(None, None, frozenset(), time.monotonic() + 0.05) == why
+
+
 def test_a_gpu_in_mig_slices_has_no_rates(library: Path) -> None:
     (device,) = devices_of(library, node("h200", "mig"))
     assert "MIG" in device[2]

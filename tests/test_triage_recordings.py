@@ -32,6 +32,7 @@ DIFFERS: Mapping[str, str] = {
     "platform.kernel_release": "the name of the host's kernel build is cut off in the text",
     "virtualization.hypervisor": "lscpu knows KVM only; the firmware tables name what runs on it",
     "environment[[]PATH].value": "the virtual environment stands in another folder",
+    "loaded_modules.complete": "pasted modules may be some of them",
     "host_compilers[[]*].path": "gcc --version does not say where gcc is",
 }
 KEYS = ("index", "name", "address", "purpose", "path")

@@ -135,7 +135,7 @@ def collectives(
     ground = Ground(gpus, smoke_thresholds_matrix, gpu_limits_matrix, remedies)
     results = of_tests(smoke, TEST)
     factor = next(row for row in smoke_thresholds_matrix.limits if row.test == TEST and row.value == FACTOR)
-    faster = [result for result in results if FACTOR in result.values and not factor.is_good(result.values[FACTOR])]
+    faster = [result for result in results if {FACTOR, RATE} <= result.values.keys() and not factor.is_good(result.values[FACTOR])]
     if faster:
         yield left_over(faster, results, factor, ground)
         results = tuple(replace(result, values={"wrong": result.values.get("wrong", 0.0)}) for result in results)
@@ -157,7 +157,7 @@ def left_over(faster: Sequence[SmokeResult], results: Sequence[SmokeResult], fac
             Evidence(
                 where=f"{where(result)}.{FACTOR}",
                 value=f"{written(result.values[FACTOR])} ({written(now.get(result.path.partition(WITHOUT)[0], 0.0))} and "
-                f"{written(result.values.get(RATE, 0.0))} GB/s)",
+                f"{written(result.values[RATE])} GB/s)",
             )
             for result in faster
         ),
