@@ -350,12 +350,12 @@ def _judge(
 def _asks_for(gaps: _Gaps) -> str:
     parts = []
     if gaps.libraries:
-        parts.append(f"it needs {', '.join(list(gaps.libraries)[:3])}, which is not there")
+        parts.append(f"it needs {', '.join(list(gaps.libraries)[:3])}, which {'is' if len(gaps.libraries) == 1 else 'are'} not there")
     if gaps.symbols:
         first = next(iter(gaps.symbols))
         more = f" and {len(gaps.symbols) - 1} more symbols" if len(gaps.symbols) > 1 else ""
         provider = f" of {first.provider}" if first.provider else ""
-        parts.append(f"it asks for {first.readable or first.symbol}{provider}{more}, which is not exported")
+        parts.append(f"it asks for {first.readable or first.symbol}{provider}{more}, which {'are' if more else 'is'} not exported")
     return "; ".join(parts)
 
 
