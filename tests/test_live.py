@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -97,6 +99,33 @@ def test_nothing_is_left_running_after_a_deadline(tmp_path: Path, monkeypatch: p
             return
         time.sleep(0.01)
     pytest.fail("the probe's own child survived the deadline")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_command_that_is_ended_ends_all_that_it_started(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    python = tmp_path / "python3"
+    python.write_text(f'#!/bin/sh\nprintf "%s " $$ >> {tmp_path}/pids\nexec sleep 600\n')
+    python.chmod(0o755)
+    command = [sys.executable, "-m", "dsdoctor", "check", "--python", str(python), "--format", "json"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        pids: list[str] = []
+        for _ in range(500):
+            pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
+            if len(pids) > 1:
+                break
+            time.sleep(0.02)
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=10)
+    assert (process.returncode, json.loads(out)["exit_code"]) == (code, code)
+    assert errors.endswith("interrupted\n" if number is signal.SIGINT else f"dsdoctor: ended by {number.name}\n")
+    assert pids
+    for _ in range(100):
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            break
+        time.sleep(0.02)
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("dsdoctor-")] == []
 
 
 def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:

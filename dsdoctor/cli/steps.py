@@ -7,7 +7,9 @@ import dataclasses
 import enum
 import functools
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -374,12 +376,15 @@ def finish(run: Callable[[], int], format: enum.Enum, style: ExitStyle = ExitSty
     from dsdoctor.errors import DsdoctorError
 
     try:
-        code = run()
-        sys.stdout.flush()
+        with _ended_in_order():
+            code = run()
+            sys.stdout.flush()
     except DsdoctorError as error:
         fail(f"dsdoctor: {error}", 2, format, style)
     except BrokenPipeError:
         leave_broken_pipe(0)
+    except _Ended as ended:
+        fail(f"dsdoctor: ended by {ended.signal.name}", 128 + ended.signal, format, style)
     except KeyboardInterrupt:
         fail("dsdoctor: interrupted", 130, format, style)
     except Exception as error:
@@ -388,6 +393,36 @@ def finish(run: Callable[[], int], format: enum.Enum, style: ExitStyle = ExitSty
         traceback.print_exc()
         fail(f"dsdoctor: a fault of dsdoctor itself, not of this node: {type(error).__name__}: {error}", 3, format, style)
     raise typer.Exit(code)
+
+
+class _Ended(KeyboardInterrupt):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.signal = signal.Signals(number)
+
+
+@contextlib.contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A scheduler or CI job that ends the doctor ends all that it started: no GPU test goes on alone. What is ignored (nohup) stays so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, frame: object) -> NoReturn:
+        for each in heeded:
+            signal.signal(each, signal.SIG_IGN)
+        raise _Ended(number)
+
+    heeded = [number for number in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_DFL]
+    for number in heeded:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in heeded:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def fail(message: str, code: int, format: enum.Enum, style: ExitStyle = ExitStyle.DEFAULT) -> NoReturn:

@@ -161,7 +161,8 @@ def _be_probe(probe: Probe, host: Host, scope: Scope, answer: int) -> typing.NoR
     """In the child: collect, write the answer, leave without running anything of the parent's."""
     try:
         os.setsid()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
         _silence_standard_streams()
         payload = _collect(probe, host, scope)
         with os.fdopen(answer, "wb") as pipe:
