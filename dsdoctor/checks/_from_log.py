@@ -314,6 +314,11 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("bdf", "bdf_2"),
         ("cuda_min", "cuda_min_2"),
         ("name", "name_2"),
+        ("name", "name_3"),
+        ("name", "name_4"),
+        ("max_len", "max_len_2"),
+        ("kv_rest", "kv_rest_2"),
+        ("kv_rest", "kv_rest_3"),
         ("torch", "torch_cpu"),
         ("torch", "torch_said"),
     ):
