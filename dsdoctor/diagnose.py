@@ -207,7 +207,7 @@ def _with_log(judged: Sequence[_Judged], sections: Sections, knowledge: Knowledg
     """The judgements together with what log lines prove and suggest, and whether any line tells of trouble at all."""
     from dsdoctor.checks._from_log import World, doubts, joined, proofs, tells_of_trouble
 
-    names = ("cuda_toolkits", "driver_branches", "gpus", "health_limits", "torch")
+    names = ("companions", "cuda_toolkits", "driver_branches", "gpus", "health_limits", "torch")
     world = World(signatures=knowledge.matrix("log_signatures_matrix"), **{name: knowledge.matrix(f"{name}_matrix") for name in names})
     all_judged = {item.check.id: item for item in judged}
     for proof in proofs(sections, world, lambda check_id: knowledge.remedies(check_id, sections)):

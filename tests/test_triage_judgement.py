@@ -108,6 +108,128 @@ def test_triton_too_new_and_too_old_have_one_message(torch: str, triton: str, wa
     assert wanted in words(report)
 
 
+NO_IMAGE = "CUDA error ({}): no kernel image is available for execution on the device"
+MLA_FILE, FA3_FILE, OTHER_FILE = "/w/.deps/flashmla-src/csrc/mla.cu:7", "/w/hopper/flash_fwd_launch_template.h:9", "/w/ext/rope.cu:3"
+
+
+@pytest.mark.parametrize(
+    ("file", "gpu", "check"),
+    [
+        (MLA_FILE, "A100-SXM4-80GB", "flashmla.requirements"),
+        (FA3_FILE, "GeForce RTX 5090", "attention.fa3-unusable"),
+        (FA3_FILE, "H200", "torch.lacks-gpu-arch"),
+        (OTHER_FILE, "A100-SXM4-80GB", "torch.lacks-gpu-arch"),
+    ],
+)
+def test_the_file_that_has_no_kernel_says_whose_it_is(file: str, gpu: str, check: str) -> None:
+    report = triage(f"GPU 0: NVIDIA {gpu} (UUID: GPU-1)", NO_IMAGE.format(file))
+    assert errors(report) == {check}
+    assert gpu in words(report)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("AttributeError: type object 'CompiledKernel' has no attribute 'launch_enter_hook'", ("3.4", "2.7")),
+        ("InductorError: AttributeError: 'KernelMetadata' object has no attribute 'cluster_dims'", ("3.6", "2.9")),
+        ("TypeError: ASTSource.__init__() got an unexpected keyword argument 'constants'", ("constants",)),
+        ("TypeError: jit() got an unexpected keyword argument 'launch_metadata'", ("launch_metadata",)),
+    ],
+)
+def test_inner_interfaces_of_triton_tell_which_way_the_versions_differ(line: str, told: Sequence[str]) -> None:
+    report = triage(line)
+    assert errors(report) == {"package.triton-torch-mismatch"}
+    assert all(word in words(report) for word in told)
+    known = triage("torch     2.7.1\ntriton    3.5.0", line)
+    assert "triton 3.3.1" in words(known)
+
+
+def test_what_pip_says_of_a_broken_pin_is_a_warning_of_the_check_that_judges_it() -> None:
+    said = (
+        "torch 2.8.0 requires triton==3.4.0; platform_system == 'Linux', but you have triton 3.2.0 which is incompatible.",
+        "torchvision 0.20.1+cu124 has requirement torch==2.5.1, but you have torch 2.6.0.",
+        "vllm 0.8.5 requires torch==2.6.0, but you have torch 2.7.1 which is incompatible.",
+        "tensorflow 2.19.0 requires numpy<2.2.0, but you have numpy 2.3.1 which is incompatible.",
+    )
+    found = triage(*said)
+    assert errors(found) == set()
+    assert sorted(checks(found)) == ["package.torch-companion-mismatch", "package.triton-torch-mismatch"]
+    assert "triton==3.4.0" in words(triage(said[0]))
+    assert checks(triage(said[2])) == ["package.pin-conflict"]  # alone; beside the others it follows from them
+    assert checks(triage(said[3])) == []
+
+
+@pytest.mark.parametrize("columns", [72, 400])
+def test_two_cudas_of_torch_and_its_companion_are_named(columns: int) -> None:
+    source = '    raise RuntimeError("Detected that PyTorch and torchvision were compiled with different CUDA versions. "'
+    said = (
+        "RuntimeError: Detected that PyTorch and torchvision were compiled with different CUDA versions. PyTorch has CUDA Version=12.4 "
+        "and torchvision has CUDA Version=11.8. Please reinstall the torchvision that matches your PyTorch install."
+    )
+    minor = "UserWarning: The detected CUDA version (11.8) has a minor version mismatch with the version that was used to compile PyTorch (12.4)."
+    report = triage(source, textwrap.fill(said, columns), minor)
+    assert errors(report) == {"package.torch-companion-mismatch"}  # torch itself calls a minor mismatch of the toolkit no problem
+    assert "11.8" in words(report)
+    assert "12.4" in words(report)
+
+
+@pytest.mark.parametrize(
+    "line", ["RuntimeError: No such operator torchvision::nms", "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend."]
+)
+def test_a_missing_operator_names_the_pair_that_belongs_together(line: str) -> None:
+    report = triage("torch==1.12.1+cu113\ntorchvision==0.11.2", line)
+    assert checks(report)[0] == "package.torch-companion-mismatch"
+    assert "0.11.2" in words(report)
+    assert any("torchvision==0.13.1" in command for remedy in report.diagnosis[0].remedies for command in remedy.commands)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "The model's max seq len (65536) is larger than the maximum number of tokens that can be stored in KV cache (9120).",
+            ("65536", "9120"),
+        ),
+        (
+            "To serve at least one request with the models's max seq len (65536), (4.50 GiB KV cache is needed, which is larger than the available "
+            "KV cache memory (1.25 GiB). Based on the available memory, the estimated maximum model length is 18192.",
+            ("65536", "4.50 GiB", "1.25 GiB", "--max-model-len 18192"),
+        ),
+        ("INFO [gpu_worker.py:298] Available KV cache memory: -3.86 GiB", ("-3.86",)),
+        ("# GPU blocks: 0, # CPU blocks: 512", ("KV cache",)),
+        (
+            "ValueError: Free memory on device (7.10/23.64 GiB) on startup is less than desired GPU memory utilization (0.9, 21.28 GiB).",
+            ("7.10", "21.28"),
+        ),
+    ],
+)
+def test_the_memory_that_is_missing_is_told_in_figures(line: str, told: Sequence[str]) -> None:
+    report = triage(line)
+    assert errors(report) == {"capacity.does-not-fit"}
+    assert all(word in words(report) for word in told)
+
+
+def test_an_engine_without_a_cache_and_one_with_room_are_no_fault() -> None:
+    assert errors(triage("# GPU blocks: 0, # CPU blocks: 0\nAvailable KV cache memory: 3.86 GiB")) == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AssertionError: Device compute capability 8.9 or higher required for FP8 execution.",
+        "FP8 models require a GPU with Compute Capability 8.9 or higher (e.g., RTX 4090).",
+        "AssertionError: Float8 dynamic activation quantization is only supported on CUDA>=8.9 and MI300+",
+        "ptxas /tmp/k.ptx, line 31; error   : Feature 'cvt with .e4m3x2/.e5m2x2' requires .target sm_89 or higher",
+        "API Usage Error (Networks with FP8 Q/DQ layers require hardware with FP8 support.)",
+    ],
+)
+@pytest.mark.parametrize("gpu", ["GPU: 2x RTX3090 24G", "Device: cuda:0 NVIDIA GeForce RTX 3090 : cudaMallocAsync", "GPU 3090"])
+def test_fp8_is_refused_in_many_words_and_the_gpu_is_named(line: str, gpu: str) -> None:
+    report = triage(gpu, line)
+    assert errors(report) == {"gpu.no-fp8"}
+    assert "NVIDIA GeForce RTX 3090, compute capability 8.6" in words(report)
+
+
 def test_no_space_left_is_shared_memory_where_the_line_says_so() -> None:
     shm = "NCCL WARN Error: failed to extend /dev/shm/nccl-abc to 33030532 bytes, error: No space left on device (28)"
     assert errors(triage(shm)) == {"system.shm-too-small"}

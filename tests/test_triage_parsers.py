@@ -361,6 +361,22 @@ def test_questions_typed_into_python() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("GPU 3090", ["NVIDIA GeForce RTX 3090"]),
+        ("GPU: 2*4090D", ["NVIDIA GeForce RTX 4090 D"] * 2),
+        ("RTX5080 16G GPU", ["NVIDIA GeForce RTX 5080"]),
+        ("GPU: GTX1080Ti 11GB x 2", ["NVIDIA GeForce GTX 1080 Ti"] * 2),
+        ("4090", None),
+        ("step 3090", None),
+    ],
+)
+def test_geforce_cards_are_known_however_they_are_written(text: str, found: list[str] | None) -> None:
+    gpus = sections(text).gpus.value
+    assert (gpus and [gpu.name for gpu in gpus]) == found
+
+
 def test_notes_by_hand_are_believed_only_in_short_texts() -> None:
     note = "CentOS 8 derivative, glibc 2.28, Python 3.12, NVIDIA A100, CUDA 12.6\n16 x NVIDIA L40  46068MiB (2 nodes)\n"
     assert len(sections(note).gpus.value or ()) == 16

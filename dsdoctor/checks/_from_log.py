@@ -10,12 +10,14 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from dsdoctor.checks.package._requirements import exact
 from dsdoctor.checks.torch._gpus import fitting_builds
 from dsdoctor.facts import NOT_ASKED, LogEvent, Section, Sections
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity
 from dsdoctor.record import dataclass
 from dsdoctor.remedies import MOST_REMEDIES, Remedies
 from dsdoctor.rows import (
+    Companions,
     CudaToolkits,
     DriverBranches,
     Gpus,
@@ -69,6 +71,7 @@ class World:
     """The matrices that derived names are read from."""
 
     signatures: LogSignatures
+    companions: Companions
     cuda_toolkits: CudaToolkits
     driver_branches: DriverBranches
     gpus: Gpus
@@ -317,6 +320,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("name", "name_3"),
         ("name", "name_4"),
         ("max_len", "max_len_2"),
+        ("oom_total", "oom_total_2"),
+        ("oom_free", "oom_free_2"),
         ("kv_rest", "kv_rest_2"),
         ("kv_rest", "kv_rest_3"),
         ("torch", "torch_cpu"),
@@ -387,4 +392,10 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         give("triton_wanted_version", wheel.triton.removeprefix("==") if wheel.triton.startswith("==") else "")
         give("nccl_wanted", wheel.pinned("nccl"))
         give("cudnn_wanted", wheel.pinned("cudnn"))
+    pair = world.companions.pair(values.get("torch", ""))
+    for name in ("torchvision", "torchaudio"):
+        give(f"{name}_wanted", exact(getattr(pair, name)) if pair else "")
+        has = values.get(name, "").partition("+")[0]
+        of = next((row.torch for row in world.companions.torch_pairs if has and exact(getattr(row, name)) == has), "")
+        give(f"torch_of_{name}", "" if of == values.get("torch_public") else of)
     return values

@@ -29,6 +29,11 @@ _CUDNN_PATH = re.compile(r"\s{0,8}(/\S{1,300}/libcudnn[\w]{0,60}\.so(?:\.\d{1,5}
 _XFORMERS_TORCH = re.compile(r"\s{2,8}PyTorch (\S{1,60}) with CUDA \w{1,8} \(you have (\S{1,60})\)")
 _XFORMERS_PYTHON = re.compile(r"\s{2,8}Python\s{1,8}\S{1,20} \(you have (\d\.\d{1,2}\.\d{1,3})\)")
 _XFORMERS = re.compile(r"xFormers (\d\S{1,60})\s*$")
+_GEFORCE = re.compile(
+    r"(?:(\d{1,2}) ?[x×*] ?)?(?:NVIDIA )?(?:GeForce )?(?:([RG]TX)[ -]?)?(10[5-8]0|[2-5]0[5-9]0)[ -]?(Ti|SUPER|D)?( Laptop(?: GPU)?)?"
+    r"(?:[ ,/-]{1,2}\d{1,3} ?G(?:i?B)?)?(?: ?[x×*] ?(\d{1,2}))?(?: GPUs?)?",
+    re.IGNORECASE,
+)
 _NOTHING = frozenset({"", "none", "n/a", "could not collect", "not found", "unknown", "no cuda", "false", "[n/a]"})
 
 
@@ -150,14 +155,35 @@ def _capability(text: str, line: Line) -> Iterator[Found]:
         yield Fact("gpus", "compute_capability", f"{found[1]}.{found[2]}", line, "0", FORMAT)
 
 
+def geforce(text: str) -> tuple[int, str] | None:
+    """How many of which GeForce somebody means by `2x RTX3090 24G`, `4090D` or `NVIDIA GeForce RTX 5090`, named as NVML names it."""
+    found = _GEFORCE.fullmatch(text.strip())
+    if not found:
+        return None
+    name = f"NVIDIA GeForce {'GTX' if found[3].startswith('10') else 'RTX'} {found[3]}"
+    variant = {"ti": " Ti", "super": " SUPER", "d": " D"}.get((found[4] or "").lower(), "")
+    return int(found[1] or found[6] or 1), f"{name}{variant}{' Laptop GPU' if found[5] else ''}"
+
+
 def _gpu_name(text: str, line: Line) -> Iterator[Found]:
+    if cards := geforce(text):
+        for index in range(min(cards[0], 256)):
+            yield Fact("gpus", "name", cards[1], line, str(index), FORMAT)
+        return
     found = re.match(
-        r"(?:(\d{1,3})\s?[x×]\s?)?((?:NVIDIA|Tesla|GeForce|Quadro|RTX|GTX|[ABHLTV]\d{2,3})\b[\w -]{0,60}?)(?:\s?[x×]\s?(\d{1,3}))?\s*(?:[(,].{0,200})?$",
+        r"(?:(\d{1,3})\s?[x×]\s?)?((?:NVIDIA|Tesla|GeForce|Quadro|RTX|GTX|[ABHLTV]\d{2,3})\b[\w -]{0,60}?)(?:\s?[x×]\s?(\d{1,3}))?\s*(?:[(,|].{0,200})?$",
         text,
     )
     if found:
         for index in range(min(int(found[1] or found[3] or 1), 256)):
             yield Fact("gpus", "name", found[2].strip(), line, str(index), FORMAT)
+
+
+def _torch_device(text: str, line: Line) -> Iterator[Found]:
+    """`cuda:0 NVIDIA GeForce RTX 3090 : cudaMallocAsync`, as programs print the device that they chose."""
+    found = re.match(r"cuda:(\d{1,3}) (NVIDIA [\w -]{2,50}?)(?:\s{0,2}[:(,].{0,80})?$", text)
+    if found:
+        yield Fact("gpus", "name", found[2].strip(), line, str(int(found[1])), FORMAT)
 
 
 def _variable(name: str) -> Handler:
@@ -237,6 +263,7 @@ HANDLERS: dict[str, Handler] = {
     "gpu name": _gpu_name,
     "gpu.name": _gpu_name,
     "gpu model": _gpu_name,
+    "device": _torch_device,
     "cuda capability": _capability,
     "compute capability": _capability,
     "gpu.compute_capability": _capability,
@@ -329,7 +356,7 @@ PARSERS = (
     Parser(
         FORMAT,
         ("Torch version", "torch version", "used to build PyTorch", "PyTorch", "CUDA available", "driver version", "Driver Version", "driver:", "Libc version",
-         "GPU models", "GPU 0", "GPU:", "GPUs:", "CUDA_HOME", "sgl_kernel", "FlashInfer", "xFormers", "pytorch.version", "shared memory (/dev/shm)",
+         "GPU models", "GPU 0", "GPU:", "GPUs:", "Device: cuda", "CUDA_HOME", "sgl_kernel", "FlashInfer", "xFormers", "pytorch.version", "shared memory (/dev/shm)",
          "Capability", "capability", "torch:", "torch CUDA", "libcudnn", "GCC version", "Python version", "Python:", "vLLM Version", "vLLM version"),
         _parse,
     ),
