@@ -159,7 +159,7 @@ def test_what_pip_says_of_a_broken_pin_is_a_warning_of_the_check_that_judges_it(
     assert checks(triage(said[3])) == []
 
 
-@pytest.mark.parametrize("columns", [72, 400])
+@pytest.mark.parametrize("columns", [72, 80, 400])
 def test_two_cudas_of_torch_and_its_companion_are_named(columns: int) -> None:
     source = '    raise RuntimeError("Detected that PyTorch and torchvision were compiled with different CUDA versions. "'
     said = (
@@ -197,6 +197,7 @@ def test_a_missing_operator_names_the_pair_that_belongs_together(line: str) -> N
         ),
         ("INFO [gpu_worker.py:298] Available KV cache memory: -3.86 GiB", ("-3.86",)),
         ("# GPU blocks: 0, # CPU blocks: 512", ("KV cache",)),
+        ("RuntimeError: Executor creation failed due to insufficient GPU memory.", ("TensorRT-LLM",)),
         (
             "ValueError: Free memory on device (7.10/23.64 GiB) on startup is less than desired GPU memory utilization (0.9, 21.28 GiB).",
             ("7.10", "21.28"),
@@ -206,6 +207,30 @@ def test_a_missing_operator_names_the_pair_that_belongs_together(line: str) -> N
 def test_the_memory_that_is_missing_is_told_in_figures(line: str, told: Sequence[str]) -> None:
     report = triage(line)
     assert errors(report) == {"capacity.does-not-fit"}
+    assert all(word in words(report) for word in told)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.75 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.20 GiB is free.",
+            ("1.75 GiB", "1.20 GiB of 23.64 GiB"),
+        ),
+        (
+            "CUDA out of memory. Tried to allocate 20.00 MiB (GPU 0; 15.78 GiB total capacity; 14.56 GiB already allocated; 3.44 MiB free; 14.8 GiB reserved)",
+            ("20.00 MiB", "3.44 MiB of 15.78 GiB"),
+        ),
+        (
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8849.72 MiB on device 0: cudaMalloc failed: out of memory",
+            ("8849.72 MiB",),
+        ),
+        ("[TensorRT-LLM][ERROR] CUDA runtime error in ::cudaMalloc(ptr, n): out of memory", ("NVIDIA GeForce RTX 2080",)),
+    ],
+)
+def test_memory_that_ran_out_is_told_with_what_was_asked_for(line: str, told: Sequence[str]) -> None:
+    report = triage("  Device 0: NVIDIA GeForce RTX 2080, compute capability 7.5, VMM: yes", line)
+    assert (checks(report)[0], errors(report)) == ("capacity.does-not-fit", set())
     assert all(word in words(report) for word in told)
 
 
@@ -227,7 +252,43 @@ def test_an_engine_without_a_cache_and_one_with_room_are_no_fault() -> None:
 def test_fp8_is_refused_in_many_words_and_the_gpu_is_named(line: str, gpu: str) -> None:
     report = triage(gpu, line)
     assert errors(report) == {"gpu.no-fp8"}
-    assert "NVIDIA GeForce RTX 3090, compute capability 8.6" in words(report)
+    assert "NVIDIA GeForce RTX 3090" in words(report)
+    assert "8.6 (sm_86)" in words(report)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (
+            "ValueError: The quantization method fp8 is not supported for the current GPU. Minimum capability: 89. Current capability: 75.",
+            "7.5",
+        ),
+        (
+            "ValueError: FP8 quantized models is only supported on GPUs with compute capability >= 8.9 (e.g 4090/H100), actual = `8.0`",
+            "8.0 (sm_80)",
+        ),
+    ],
+)
+def test_a_refusal_of_fp8_that_names_the_capability_is_quoted(line: str, told: str) -> None:
+    assert told in triage(line).diagnosis[0].summary
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "RuntimeError: vllm_flashmla_C is not available, likely was not compiled due to insufficient nvcc version",
+        "RuntimeError: Dense decode MLA is only supported on SM90a architecture",
+        "Selected backend AttentionBackendEnum.FLASHMLA is not valid for this configuration. Reason: ['compute capability not supported']",
+    ],
+)
+def test_refusals_of_flashmla(line: str) -> None:
+    assert errors(triage(line)) == {"flashmla.requirements"}
+
+
+def test_pip_that_finds_no_set_names_both_wishes() -> None:
+    report = triage('    The user requested triton==3.2.0\n    torch 2.8.0 depends on triton==3.4.0; platform_system == "Linux"')
+    assert checks(report) == ["package.triton-torch-mismatch"]
+    assert "triton==3.2.0" in words(report)
 
 
 def test_no_space_left_is_shared_memory_where_the_line_says_so() -> None:

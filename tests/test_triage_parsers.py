@@ -228,6 +228,11 @@ def test_a_torch_whose_build_is_not_told_is_no_build_for_the_processor() -> None
     assert found.torch_build.state is State.NOT_ASKED
 
 
+def test_the_version_of_a_package_asked_for_in_a_session() -> None:
+    found = sections(">>> torchvision.__version__\n'0.14.0'\n>>> torch.__version__\n'1.14.0.dev20221110'")
+    assert {one.name: one.version for one in found.packages.value or ()} == {"torchvision": "0.14.0", "torch": "1.14.0.dev20221110"}
+
+
 def test_lines_of_logs_are_no_packages() -> None:
     assert sections("step 100\nloss 2.34\nvllm 0.9\nINFO torch 2.0 is great").packages.value is not None
     assert sections("step 100.5\nGPU 0\nrank 0.1\ncuda 12.8\nepoch 1.0 done").packages.state is State.NOT_ASKED
@@ -368,11 +373,14 @@ def test_questions_typed_into_python() -> None:
         ("GPU: 2*4090D", ["NVIDIA GeForce RTX 4090 D"] * 2),
         ("RTX5080 16G GPU", ["NVIDIA GeForce RTX 5080"]),
         ("GPU: GTX1080Ti 11GB x 2", ["NVIDIA GeForce GTX 1080 Ti"] * 2),
+        ("GPU: 2x A10 24GB", ["NVIDIA A10"] * 2),
+        ("RTX A6000 48G", ["NVIDIA RTX A6000"]),
+        ("  Device 1: NVIDIA GeForce RTX 3060, compute capability 8.6, VMM: yes", ["NVIDIA GeForce RTX 3060"]),
         ("4090", None),
         ("step 3090", None),
     ],
 )
-def test_geforce_cards_are_known_however_they_are_written(text: str, found: list[str] | None) -> None:
+def test_gpus_are_known_however_they_are_written(text: str, found: list[str] | None) -> None:
     gpus = sections(text).gpus.value
     assert (gpus and [gpu.name for gpu in gpus]) == found
 

@@ -320,6 +320,10 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("name", "name_3"),
         ("name", "name_4"),
         ("max_len", "max_len_2"),
+        ("cc", "cc_said"),
+        ("cc", "cc_said_2"),
+        ("cc", "cc_said_3"),
+        ("oom_wanted", "oom_wanted_2"),
         ("oom_total", "oom_total_2"),
         ("oom_free", "oom_free_2"),
         ("kv_rest", "kv_rest_2"),
@@ -359,6 +363,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     product = world.gpus.product(values.get("gpu", "").split(", ")[0])
     if product:
         give("cc", product.compute_capability)
+    if values.get("capability_said"):
+        give("sm", f"sm_{values['capability_said']}")
     capability_text = values.get("sm", "") or (f"sm_{values['cc'].split(',')[0].replace('.', '')}" if values.get("cc") else "")
     give("sm", capability_text)
     target = GpuTarget.parse(capability_text)

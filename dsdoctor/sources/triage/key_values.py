@@ -25,15 +25,19 @@ _ENTRY = re.compile(
 _VERSION = re.compile(r"v?(\d{1,4}\.[A-Za-z0-9.!+_-]{1,80})")
 _GPU_LINE = re.compile(r"\s{0,4}GPU (\d{1,4}(?:,\s?\d{1,4}){0,80}): (\S[^()]{0,80}?)\s*$")
 _GPU_CAPABILITY = re.compile(r"\s{0,4}GPU (\d{1,4}(?:,\s?\d{1,4}){0,80}) Compute Capability: (\d{1,2}\.\d)\s*$")
+_DEVICE = re.compile(r"\s{0,4}Device (\d{1,4}): (NVIDIA [\w -]{2,60}), compute capability (\d{1,2}\.\d)\b")
 _CUDNN_PATH = re.compile(r"\s{0,8}(/\S{1,300}/libcudnn[\w]{0,60}\.so(?:\.\d{1,5}){1,4})\s*$")
 _XFORMERS_TORCH = re.compile(r"\s{2,8}PyTorch (\S{1,60}) with CUDA \w{1,8} \(you have (\S{1,60})\)")
 _XFORMERS_PYTHON = re.compile(r"\s{2,8}Python\s{1,8}\S{1,20} \(you have (\d\.\d{1,2}\.\d{1,3})\)")
 _XFORMERS = re.compile(r"xFormers (\d\S{1,60})\s*$")
-_GEFORCE = re.compile(
-    r"(?:(\d{1,2}) ?[x×*] ?)?(?:NVIDIA )?(?:GeForce )?(?:([RG]TX)[ -]?)?(10[5-8]0|[2-5]0[5-9]0)[ -]?(Ti|SUPER|D)?( Laptop(?: GPU)?)?"
-    r"(?:[ ,/-]{1,2}\d{1,3} ?G(?:i?B)?)?(?: ?[x×*] ?(\d{1,2}))?(?: GPUs?)?",
+_CARDS = re.compile(
+    r"(?:(?P<before>\d{1,3}) ?[x×*] ?)?(?:NVIDIA )?"
+    r"(?:(?:GeForce )?(?:[RG]TX[ -]?)?(?P<number>10[5-8]0|[2-5]0[5-9]0)[ -]?(?P<variant>Ti|SUPER|D)?(?P<laptop> Laptop(?: GPU)?)?"
+    r"|(?:RTX |Tesla )?(?P<model>A(?:[1-4]0|100|800|[4-6]000)|H(?:20|100|200|800)|L(?:4|20|40S?)|B(?:200|300)|V100|T4|P100|P40))"
+    r"(?:[ ,/-]{1,2}\d{1,3} ?G(?:i?B)?)?(?: ?[x×*] ?(?P<behind>\d{1,3}))?(?: GPUs?)?",
     re.IGNORECASE,
 )
+_VARIANTS = {"ti": " Ti", "super": " SUPER", "d": " D"}
 _NOTHING = frozenset({"", "none", "n/a", "could not collect", "not found", "unknown", "no cuda", "false", "[n/a]"})
 
 
@@ -155,20 +159,24 @@ def _capability(text: str, line: Line) -> Iterator[Found]:
         yield Fact("gpus", "compute_capability", f"{found[1]}.{found[2]}", line, "0", FORMAT)
 
 
-def geforce(text: str) -> tuple[int, str] | None:
-    """How many of which GeForce somebody means by `2x RTX3090 24G`, `4090D` or `NVIDIA GeForce RTX 5090`, named as NVML names it."""
-    found = _GEFORCE.fullmatch(text.strip())
+def cards(text: str) -> tuple[int, str] | None:
+    """How many of which GPU somebody means by `2x RTX3090 24G`, `4090D` or `A10 24GB`, named as NVML names it; None for other texts."""
+    found = _CARDS.fullmatch(text.strip())
     if not found:
         return None
-    name = f"NVIDIA GeForce {'GTX' if found[3].startswith('10') else 'RTX'} {found[3]}"
-    variant = {"ti": " Ti", "super": " SUPER", "d": " D"}.get((found[4] or "").lower(), "")
-    return int(found[1] or found[6] or 1), f"{name}{variant}{' Laptop GPU' if found[5] else ''}"
+    number, variant, model = found["number"], (found["variant"] or "").lower(), (found["model"] or "").upper()
+    if model:
+        name = f"RTX {model}" if re.fullmatch(r"A\d000", model) else model
+    else:
+        name = f"GeForce {'GTX' if number.startswith('10') else 'RTX'} {number}{_VARIANTS.get(variant, '')}"
+        name += " Laptop GPU" if found["laptop"] else ""
+    return int(found["before"] or found["behind"] or 1), f"NVIDIA {name}"
 
 
 def _gpu_name(text: str, line: Line) -> Iterator[Found]:
-    if cards := geforce(text):
-        for index in range(min(cards[0], 256)):
-            yield Fact("gpus", "name", cards[1], line, str(index), FORMAT)
+    if known := cards(text):
+        for index in range(min(known[0], 256)):
+            yield Fact("gpus", "name", known[1], line, str(index), FORMAT)
         return
     found = re.match(
         r"(?:(\d{1,3})\s?[x×]\s?)?((?:NVIDIA|Tesla|GeForce|Quadro|RTX|GTX|[ABHLTV]\d{2,3})\b[\w -]{0,60}?)(?:\s?[x×]\s?(\d{1,3}))?\s*(?:[(,|].{0,200})?$",
@@ -288,6 +296,10 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
                 yield _cudnn(cudnn[1], line)
                 continue
             yield from _xformers(text, line)
+        if "compute capability" in text and (device := _DEVICE.match(text)):
+            yield Fact("gpus", "name", device[2].strip(), line, str(int(device[1])), FORMAT)
+            yield Fact("gpus", "compute_capability", device[3], line, str(int(device[1])), FORMAT)
+            continue
         if "GPU " in text[:8] and text.lstrip().startswith("GPU "):
             yield from _gpus(line)
             if "Compute Capability" in text:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from dsdoctor.sources.triage.fact import NAMELESS, Fact, Found, Parser, package
-from dsdoctor.sources.triage.key_values import distribution, geforce
+from dsdoctor.sources.triage.key_values import cards, distribution
 from dsdoctor.sources.triage.lines import Line
 from dsdoctor.sources.triage.system import kernel, toolkit
 
@@ -48,12 +48,12 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
 
 
 def _cards(text: str, line: Line) -> Iterator[Found]:
-    """`GPU 3090`, `2x RTX 4090 24G`, `RTX3090 GPU`: a bare number such as 3090 is a GPU only where the line says so."""
-    found = re.fullmatch(r"(?:GPUs? )?(.{4,60})", text)
-    cards = geforce(found[1]) if found else None
-    if cards and re.search("GPU|TX|GeForce", text, re.IGNORECASE):
-        for index in range(cards[0]):
-            yield Fact("gpus", "name", cards[1], line, str(index) if cards[0] > 1 else NAMELESS, FORMAT)
+    """`GPU 3090`, `2x RTX 4090 24G`, `A10 GPU`: a bare number or model is a GPU only where the line says so."""
+    found = re.fullmatch(r"(?:GPUs? )?(.{2,60})", text)
+    known = cards(found[1]) if found else None
+    if known and re.search(r"GPU|TX|GeForce|Tesla|\d ?G", text, re.IGNORECASE):
+        for index in range(min(known[0], GPUS_LIMIT)):
+            yield Fact("gpus", "name", known[1], line, str(index) if known[0] > 1 else NAMELESS, FORMAT)
 
 
 def _status(text: str, line: Line) -> Iterator[Found]:

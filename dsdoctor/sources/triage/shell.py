@@ -65,6 +65,14 @@ def _torch(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
             return
 
 
+def _version(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
+    """`torchvision.__version__` of one package."""
+    for line in answer[:1]:
+        word = line.text.strip().strip("'\"")
+        if re.fullmatch(r"\d{1,3}\.\d{1,3}[\w.+!-]{0,60}", word):
+            yield from package(asked[1], word, line, FORMAT)
+
+
 def _include(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
     for line in answer[:1]:
         found = re.fullmatch(r"/\S{1,200}/include/python(3\.\d{1,2})\w?", line.text.strip())
@@ -117,6 +125,7 @@ ANSWERS: tuple[tuple[re.Pattern[str], Answer], ...] = (
         re.compile(r"\S{0,200}python3?\b.{0,20}-c\s.{0,400}torch\.(?:__version__|version\.cuda|cuda\.is_available|cuda\.device_count)"),
         _torch,
     ),
+    (re.compile(r"(?:print\()?(torchvision|torchaudio|triton|vllm|sglang|flash_attn|xformers|transformers)\.__version__"), _version),
     (re.compile(r"(?:print\()?torch\.(?:__version__|version\.cuda|cuda\.is_available)"), _torch),
     (re.compile(r"\S{0,200}python3?\b.{0,20}-c\s.{0,400}sysconfig"), _include),
     (re.compile(r"uname\s+-([rma])\b"), _uname),

@@ -21,7 +21,7 @@ AROUND = 8
 
 _STARTS_ANEW = re.compile(
     r"[\s\[|$#=]|[-*+] |[-+]{3}|>>> |Traceback \(|File \"|During handling|The above exception|[A-Z]\w{0,40}(?:Error|Exception|Warning|Interrupt)\b"
-    r"|(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|NCCL|NVRM)\b|[\w./-]{1,60}(?:=|: ?$)"
+    r"|(?:INFO|WARNING|WARN|ERROR|DEBUG|CRITICAL|NCCL|NVRM)\b|(?!Version=\d)[\w./-]{1,60}(?:=|: ?$)"
 )
 """How a line of its own begins; a wrapped message rarely goes on that way."""
 
