@@ -92,7 +92,7 @@ CASES = (
             "kernel_log": KernelLog(xids=(Xid(code=79, pci_address="0000:1a:00.0", text="Xid: 79, GPU has fallen off the bus."),)),
         },
         status=Status.FAIL,
-        says="0000:1a:00.0",
+        says="fallen off the bus (Xid 79)",
     ),
     Case(
         title="a line without an Xid in a pasted log",
@@ -193,7 +193,8 @@ def lost(
     silent = _silent(listed, kernel_log.value)
     for subject, evidence in silent.items():
         seen = (*evidence, *_counts(listed, pci_devices, container))
-        yield _finding(subject, "does not answer: it is lost, or has fallen off the bus.", seen, Severity.ERROR, remedies)
+        xid = f" (Xid {FALLEN_OFF_XID})" if any("Xid" in item.value for item in evidence) else ""
+        yield _finding(subject, f"does not answer: it is lost, or has fallen off the bus{xid}.", seen, Severity.ERROR, remedies)
     if gpus.state is State.ABSENT and not gpus.why.startswith(SUBSET_ASKED):
         started = nvml_start.value is not None and nvml_start.value.error_code is None
         if not silent and (started or kernel_driver.state is State.KNOWN):
