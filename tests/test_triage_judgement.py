@@ -451,3 +451,42 @@ def test_cut_shuffled_and_prefixed_evidence_never_becomes_another_error(paramete
     else:
         chance.shuffle(blocks)
     assert foreign_errors(case, triage(*blocks or [""])) == set()
+
+
+SKIPPED = "WARN: device {} is not enumerated as an mlx5 device. Skipping..."
+NO_IBGDA = "/opt/src/nvshmem/src/host/transport/transport.cpp:nvshmemi_transport_init:275: init failed for transport: IBGDA"
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "check"),
+    [
+        ("NVRM: The NVIDIA probe routine was not called for 1 device(s).", "nouveau 0000:3b:00.0: DRM: VRAM", "driver.wrong-module-bound"),
+        ("Kernel module load error: Operation not permitted", "SecureBoot enabled", "driver.module-unsigned"),
+        (
+            "factory.go:101] Incompatible strategy detected auto",
+            "GPU 0: NVIDIA L40S (UUID: GPU-11111111-2222-3333-4444-555555555555)",
+            "container.no-gpu-access",
+        ),
+        ("Error getting device: nvml: Insufficient Permissions", '"migStrategy": "single",', "gpu.mig-limits"),
+        (SKIPPED.format("rocep3s0f0"), NO_IBGDA, "deepep.requirements"),
+        (
+            "/opt/env/bin/serve: error while loading shared libraries: libpython3.12.so.1.0: cannot open shared object file: No such file",
+            "docker run -it --user 1001 example/image:2",
+            "system.python-unreadable",
+        ),
+    ],
+)
+def test_a_line_that_others_print_in_health_is_an_error_only_beside_what_settles_it(alone: str, beside: str, check: str) -> None:
+    assert (errors(triage(alone)), checks(triage(alone))) == (set(), [check])
+    assert check in errors(triage(f"{beside}\n{alone}"))
+
+
+def test_the_graver_of_two_lines_leads() -> None:
+    report = triage(f"{SKIPPED.format('irdma0')}\n/opt/src/ibgda/ibgda.cpp:18: NULL value cannot allocate mlx5dv_devx_uar\n{NO_IBGDA}")
+    assert "no access to the NIC's DEVX objects" in report.diagnosis[0].summary
+    assert any("irdma0" in item.value for item in report.diagnosis[0].evidence)
+
+
+def test_a_gpu_for_a_virtual_machine_is_no_error() -> None:
+    bound = "NVRM: GPU 0000:3b:00.0 is already bound to vfio-pci.\nNVRM: The NVIDIA probe routine was not called for 1 device(s)."
+    assert (errors(triage(bound)), checks(triage(bound))) == (set(), ["driver.wrong-module-bound"])

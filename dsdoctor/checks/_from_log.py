@@ -165,7 +165,7 @@ def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) 
 
 
 def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections, world: World, remedies: Remedies) -> Proof:
-    first = reads[0]
+    first = min(reads, key=lambda read: Severity(read.reading.severity).rank)
     values = _derived({**names, **first.event.captures, "line": first.event.text}, world)
     fill = {name: text for name, template in first.reading.fill.items() if (text := filled(template, values))}
     cases = first.reading.cases
@@ -174,13 +174,14 @@ def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections,
     if own:
         advice = Remedy(summary=own, steps=(own,), disruption=Disruption(first.reading.disruption), sources=first.row.basis.sources)
         chosen = (advice, *chosen[: MOST_REMEDIES - 1])
-    lines = [Evidence(where=read.event.where or "log", value=read.event.text) for read in reads[:MOST_LINES]]
+    shown = (first, *(read for read in reads if read is not first))[:MOST_LINES]
+    lines = [Evidence(where=read.event.where or "log", value=read.event.text) for read in shown]
     severity = Severity(first.reading.severity)
     if severity is Severity.ERROR and first.row.basis.weak:
         severity = Severity.WARNING
     return Proof(
         check=first.reading.check,
-        order=first.event.order,
+        order=reads[0].event.order,
         finding=Finding(
             subject=first.subject,
             summary=_one_line(filled(first.reading.summary, values)),
