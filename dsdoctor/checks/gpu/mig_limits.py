@@ -144,7 +144,7 @@ def _split(gpu: Gpu, remedies: Remedies) -> Finding:
             f"MIG is on on {named(gpu)}, and there is no instance: CUDA finds no device on it.",
             Severity.ERROR,
             "MIG mode was switched on, and nobody created instances (they do not survive a reboot).",
-            remedies("whole-gpu"),
+            remedies("make-instances")[:2] + remedies("whole-gpu")[:1],
         )
     largest = max((instance.memory_bytes or 0 for instance in instances), default=0)
     return _finding(
