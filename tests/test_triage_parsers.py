@@ -285,6 +285,52 @@ def test_lspci_with_links_drivers_and_acs() -> None:
     assert (bridge.kind, bridge.acs_redirect) == ("bridge", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "index", "link"),
+    [
+        ("    GPU1 gen=3/4 width=4/16 (sampled under load)", 1, (3, 4, 4, 16)),
+        ("- **GPU 2:** NVIDIA L4 | 23034 MiB | driver 580.95.05\n  - **PCIe:** x8 lanes negotiated (GPU max x16, Gen up to 4) | bus 00000000:41:00.0", 2, (None, None, 8, 16)),
+        ("GPU 0: NVIDIA L4\n  PCIe link: Gen3 x4 (max Gen4 x16)", 0, (3, 4, 4, 16)),
+        ("Bus Interface: PCIe x16 4.0 @ x8 3.0", 0, (3, 4, 8, 16)),
+    ],
+)  # fmt: skip
+def test_links_in_reports_of_other_tools(text: str, index: int, link: tuple[int | None, ...]) -> None:
+    found = next(gpu for gpu in sections(text).gpus.value or () if gpu.index == index)
+    assert found.pcie is not None
+    assert (found.pcie.generation, found.pcie.max_generation, found.pcie.width, found.pcie.max_width) == link
+
+
+@pytest.mark.parametrize("text", ["Slots: PCIe 4.0 x16, PCIe 3.0 x4", "image size width=8/16", "GPU0 gen=4/4 width=70/80"])
+def test_what_describes_a_board_or_a_picture_is_no_link(text: str) -> None:
+    assert all(gpu.pcie is None for gpu in sections(text).gpus.value or ())
+
+
+PEERS = """\
+Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 912.00  14.20
+     1  14.10 911.10
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1
+     0 911.00   1.40
+     1   1.50 912.50
+Unidirectional P2P=Enabled Bandwidth (P2P Reads) Matrix (GB/s)
+   D\\D     0      1
+     0 911.00   9.90
+     1   9.90 912.50
+Bidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 910.00  20.20
+     1  20.10 911.10
+"""
+
+
+def test_the_matrices_of_copies_between_gpus_are_paired() -> None:
+    found = {result.notes["pair"]: dict(result.values) for result in sections(PEERS).smoke.value or ()}
+    assert found == {"0>1": {"gb_per_s": 1.4, "host_gb_per_s": 14.2}, "1>0": {"gb_per_s": 1.5, "host_gb_per_s": 14.1}}
+    assert sections(PEERS.partition("Unidirectional P2P=Enabled")[0]).smoke.state is State.NOT_ASKED
+
+
 def test_a_filtered_list_of_modules_says_what_was_asked_for() -> None:
     modules = sections("$ lsmod | grep -E 'mlx5_ib|ib_umad'\n$ ls /sys/class/infiniband").loaded_modules.value
     assert modules is not None

@@ -2,7 +2,7 @@
 
 What it looks at
     Width and generation of the link of each GPU against the most that GPU and slot can do. The width counts at any time. The generation counts only while the GPU
-    works (performance state 0 and in use): an idle GPU lowers it to save power, so one idle reading proves nothing.
+    works (performance state 0 and in use): an idle GPU lowers it to save power, so one idle reading proves nothing. Where NVML told nothing, the width is that of the PCI bus (lspci).
 
 Why it matters
     Loading weights, offloading, and peer traffic of cards without NVLink run at half, a quarter or an eighth of the speed, without an error anywhere. A card that is not quite
@@ -24,9 +24,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from dsdoctor.checks._check import Case, check
+from dsdoctor.checks._reading import no_gpu
 from dsdoctor.checks.gpu._reading import capped, doubts, is_not_there, named, why_unknown
 from dsdoctor.checks.pcie._reading import by_address
-from dsdoctor.facts import Gpu, PciDevice, PcieLink, Section, absent
+from dsdoctor.facts import Gpu, PciDevice, PcieLink, Section, State, absent
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status, Verify
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import HealthLimits
@@ -83,6 +84,20 @@ CASES = (
         severity=Severity.INFO,
         says="slot",
     ),
+    Case(
+        title="only the bus is known",
+        sections={"pci_devices": (PciDevice(address="0000:65:00.0", kind="gpu", link=PcieLink(width=4, max_width=16)),)},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="4 of 16",
+    ),
+    Case(
+        title="only the bus is known, and the width is whole",
+        sections={"pci_devices": (PciDevice(address="0000:65:00.0", kind="gpu", link=PcieLink(width=16, max_width=16)),)},
+        status=Status.UNKNOWN,
+        says="generation",
+    ),
+    Case(title="neither NVML nor the bus was read", sections={}, status=Status.UNKNOWN, says="not asked"),
     Case(title="full width, full generation", sections={"gpus": gpu_with()}, status=Status.PASS),
     Case(title="a card with eight lanes", sections={"gpus": gpu_with(width=8, max_width=8)}, status=Status.PASS),
     Case(
@@ -109,7 +124,7 @@ CASES = (
     cases=CASES,
 )
 def link_degraded(
-    gpus: tuple[Gpu, ...],
+    gpus: Section[tuple[Gpu, ...]],
     pci_devices: Section[tuple[PciDevice, ...]],
     health_limits_matrix: HealthLimits,
     remedies: Remedies,
@@ -117,8 +132,14 @@ def link_degraded(
     """Judge the width always, the generation under load only."""
     busy = health_limits_matrix.limit("pcie-busy-percent")
     devices = by_address(pci_devices.value or ())
+    if gpus.state is State.ABSENT:
+        yield no_gpu(gpus)
+        return
+    if gpus.value is None:
+        yield from _by_the_bus(gpus, devices, remedies)
+        return
     unknown = []
-    for gpu in gpus:
+    for gpu in gpus.value:
         link = gpu.pcie
         if link is None or ((link.width is None or link.max_width is None) and (link.generation is None or link.max_generation is None)):
             if not is_not_there(gpu, "pcie"):
@@ -126,34 +147,25 @@ def link_degraded(
             continue
         port = _port_above(gpu, devices)
         if link.width is not None and link.max_width is not None and link.width < link.max_width:
-            by_slot = port is not None and port.max_width == link.width
-            yield _finding(
-                gpu,
-                f"{named(gpu)} uses {link.width} of {link.max_width} PCIe lanes" + (": its slot has no more." if by_slot else "."),
-                Severity.INFO if by_slot else Severity.WARNING,
-                "The slot is wired for fewer lanes, or the firmware divides it (bifurcation)."
-                if by_slot
-                else "The card, a riser or a cable is not well seated, the slot shares its lanes, or lanes are broken. Width does not fall at idle.",
-                f"x{link.max_width}",
-                remedies("general", bdf=gpu.pci_address),
-                "width",
-            )
+            yield _narrow(named(gpu), gpu.pci_address, link, port, _evidence(gpu, link), remedies)
         most = min((value for value in (link.max_generation, port.max_generation if port else None) if value is not None), default=None)
         if link.generation is None or most is None or link.generation >= most:
             continue
         if gpu.performance_state in (0, None) and gpu.utilization_percent is not None and gpu.utilization_percent >= busy.amount:
-            yield _finding(
-                gpu,
-                f"The PCIe link of {named(gpu)} runs at generation {link.generation} of {most} under load.",
-                capped(busy.severity, busy.basis),
-                f"{busy.text} It trained down, or is held there (target speed, autonomous speed disabled).",
-                f"Gen{most} while the GPU works, not Gen{link.generation}",
-                (RETRAIN, *remedies("general", bdf=gpu.pci_address)[:1]),
+            yield Finding(
+                subject=named(gpu),
+                severity=capped(busy.severity, busy.basis),
+                summary=f"The PCIe link of {named(gpu)} runs at generation {link.generation} of {most} under load.",
+                cause=f"{busy.text} It trained down, or is held there (target speed, autonomous speed disabled).",
+                evidence=_evidence(gpu, link),
+                expected=f"Gen{most} while the GPU works, not Gen{link.generation}",
+                remedies=(RETRAIN, *remedies("general", bdf=gpu.pci_address)[:1]),
+                sources=SOURCES,
             )
         else:
             unknown.append((gpu, "the generation is below its maximum, which an idle GPU does by itself; read it under load"))
     yield from doubts("PCIe link", unknown)
-    if all(is_not_there(gpu, "pcie") for gpu in gpus):
+    if all(is_not_there(gpu, "pcie") for gpu in gpus.value):
         yield NotApplicable(reason="no GPU here has a PCIe link of its own")
 
 
@@ -164,30 +176,51 @@ def _port_above(gpu: Gpu, devices: Mapping[str, PciDevice]) -> PcieLink | None:
     return port.link if port else None
 
 
-def _finding(
-    gpu: Gpu, summary: str, severity: Severity, cause: str, expected: str, remedies: tuple[Remedy, ...], fleet_case: str = ""
-) -> Finding:
-    link = gpu.pcie or PcieLink()
+def _by_the_bus(gpus: Section[tuple[Gpu, ...]], devices: Mapping[str, PciDevice], remedies: Remedies) -> Iterator[Finding | Doubt]:
+    """Where NVML told nothing: the width that the bus shows of each GPU."""
+    cards = [device for device in devices.values() if device.kind == "gpu" and device.link is not None]
+    for card in cards:
+        link = card.link
+        if link is not None and link.width is not None and link.max_width is not None and link.width < link.max_width:
+            port = devices.get(card.parents[0]) if card.parents else None
+            shown = Evidence(where=f"pci_devices: {card.address}", value=_described(link))
+            yield _narrow(f"the GPU at {card.address}", card.address, link, port.link if port else None, (shown,), remedies)
+    why = "the generation under load is not known" if cards else gpus.why or "not asked"
+    yield Doubt(subject="GPUs", reason=f"PCIe link: {why}")
+
+
+def _narrow(who: str, address: str, link: PcieLink, port: PcieLink | None, evidence: tuple[Evidence, ...], remedies: Remedies) -> Finding:
+    by_slot = port is not None and port.max_width == link.width
     return Finding(
-        subject=named(gpu),
-        severity=severity,
-        summary=summary,
-        cause=cause,
-        evidence=(
-            Evidence(
-                where=gpu.where or f"gpus[{gpu.index}].pcie",
-                value=f"generation {link.generation} of {link.max_generation}, x{link.width} of x{link.max_width}",
-            ),
-            Evidence(
-                where=gpu.where or f"gpus[{gpu.index}]",
-                value=f"performance state {_shown(gpu.performance_state)}, {_shown(gpu.utilization_percent)} % in use",
-            ),
-        ),
-        expected=expected,
-        remedies=remedies,
+        subject=who,
+        severity=Severity.INFO if by_slot else Severity.WARNING,
+        summary=f"{who[:1].upper()}{who[1:]} uses {link.width} of {link.max_width} PCIe lanes (x{link.width}, not x{link.max_width})"
+        + (": its slot has no more." if by_slot else "."),
+        cause="The slot is wired for fewer lanes, or the firmware divides it (bifurcation)."
+        if by_slot
+        else "The slot is wired for fewer lanes or shares them (bifurcation, x8/x8 on desktop processors), the card, a riser or a cable is not well seated, "
+        "or lanes are broken. Width does not fall at idle.",
+        evidence=evidence,
+        expected=f"x{link.max_width}",
+        remedies=remedies("general", bdf=address),
         sources=SOURCES,
-        fleet_case=fleet_case,
+        fleet_case="width",
     )
+
+
+def _evidence(gpu: Gpu, link: PcieLink) -> tuple[Evidence, ...]:
+    return (
+        Evidence(where=gpu.where or f"gpus[{gpu.index}].pcie", value=_described(link)),
+        Evidence(
+            where=gpu.where or f"gpus[{gpu.index}]",
+            value=f"performance state {_shown(gpu.performance_state)}, {_shown(gpu.utilization_percent)} % in use",
+        ),
+    )
+
+
+def _described(link: PcieLink) -> str:
+    generation = "" if link.generation is None else f"generation {link.generation} of {_shown(link.max_generation)}, "
+    return f"{generation}x{_shown(link.width)} of x{_shown(link.max_width)}"
 
 
 def _shown(value: int | None) -> str:
