@@ -306,6 +306,73 @@ def test_registration_fails_for_other_reasons_than_memlock() -> None:
     assert "system.memlock-limited" not in checks(report)
 
 
+NVML_MISMATCH = "Failed to initialize NVML: Driver/library version mismatch"
+NVRM_535 = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024"
+UNDEFINED_NCCL = "ImportError: /opt/env/torch/lib/libtorch_cuda.so: undefined symbol: ncclMemFree"
+CUDNN_8 = "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_infer.so.8: cannot open shared object file: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("texts", "check", "said"),
+    [
+        ((f"{NVML_MISMATCH}\nNVML library version: 550.90\n{NVRM_535}",), "driver.library-mismatch", ("550.90", "535.183.01")),
+        (("NVRM: API mismatch: the client has the version 550.90.07, but\nNVRM: this kernel module has the version 535.183.01.",),
+         "driver.library-mismatch", ("client of version 550.90.07", "535.183.01")),
+        (("Error: API mismatch: the NVIDIA kernel module has version 535.183.01,\nbut this NVIDIA driver component has version 550.90.07.",),
+         "driver.library-mismatch", ("client of version 550.90.07", "535.183.01")),
+        ((NVML_MISMATCH, "nvidia-driver-NVML-550.90.07-1.el9.x86_64", NVRM_535), "driver.library-mismatch", ("550.90.07", "535.183.01")),
+        (("    The detected CUDA version (11.8) mismatches the version that was used to compile\n    PyTorch (12.6). Please make sure to use the same CUDA versions.",),
+         "toolchain.cuda-home-mismatch", ("11.8", "12.6")),
+        ((UNDEFINED_NCCL, "nvidia-nccl-cu11==2.14.3\nnvidia-nccl-cu12==2.26.2"),
+         "nccl.duplicate", ("nvidia-nccl-cu11 2.14.3 and nvidia-nccl-cu12 2.26.2", "ncclMemFree")),
+        ((CUDNN_8, "nvidia-cudnn-cu12==9.10.2.21"), "cudnn.version-mismatch", ("cuDNN 8", "9.10.2.21 (nvidia-cudnn-cu12)")),
+        ((CUDNN_8, "nvidia-cudnn-cu11==8.9.6.50"), "cudnn.version-mismatch", ("cuDNN 8", "in no folder", "8.9.6.50")),
+        (("Unable to load any of {libcudnn_ops.so.9.1.0, libcudnn_ops.so.9.1, libcudnn_ops.so.9, libcudnn_ops.so}",
+          "ldconfig -p\n\tlibcudnn.so.8 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libcudnn.so.8"), "cudnn.version-mismatch", ("cuDNN 9", "8 (/usr/lib")),
+        (("ncclSocketInit: connecting to address  with family 9 is neither AF_INET(2) nor AF_INET6(10)", "export NCCL_SOCKET_IFNAME=ens9"),
+         "network.wrong-interface", ("NCCL_SOCKET_IFNAME is set to ens9",)),
+        (("RuntimeError: [enforce fail at gloo/transport/tcp/device.cc:84] ifa != nullptr. Unable to find address for: ^lo",),
+         "network.wrong-interface", ("^lo", "GLOO_SOCKET_IFNAME")),
+        (("[gloo/transport/tcp/pair.cc:799] connect [127.0.1.1]:5311: Connection refused", "$ cat /etc/hosts\n127.0.0.1 localhost\n127.0.1.1 node-a"),
+         "network.wrong-interface", ("resolves to 127.0.1.1", "GLOO_SOCKET_IFNAME")),
+        (("CUDA SETUP: WARNING! libcuda.so not found! Do you have a CUDA driver installed?", "Linux pc 5.15.90.1-microsoft-standard-WSL2"),
+         "wsl.libcuda-path", ("WSL", "libcuda")),
+        (("RuntimeError: Found no NVIDIA driver on your system.", "Linux pc 5.15.90.1-microsoft-standard-WSL2", "libnvidia-compute-535:amd64   install"),
+         "wsl.libcuda-path", ("libnvidia-compute-535", "hides")),
+        (("FAILED: fp8.cuda.o\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nninja: build stopped: subcommand failed.",), "toolchain.no-nvcc", ("build",)),
+    ],
+)  # fmt: skip
+def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str], check: str, said: Sequence[str]) -> None:
+    report = triage(*texts)
+    assert checks(report)[0] == check
+    assert check in errors(report)
+    assert [item for item in said if item not in words(report)] == []
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("$ python3 -m sglang.check_env\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nNVCC: Not Available",),
+        ("bash: nvcc: command not found",),
+        ("AttributeError: /lib/x86_64-linux-gnu/libcuda.so: undefined symbol: undef",),
+        ("ii  libnvidia-compute-550:amd64   550.90.07-0ubuntu1  amd64  NVIDIA libcompute package",),
+        ("$ cat /etc/hosts\n127.0.0.1 localhost\n127.0.1.1 node-a",),
+        ("[W tensorpipe_agent.cpp:180] Failed to look up the IP address for the hostname (EAI_NONAME: unknown node or service), defaulting to 127.0.0.1",),
+        ("EFA internal error: (4112) Failure to post internal receive buffers",),
+        ("Bootstrap : Using ens7:10.2.0.3<0>\nconnecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)", "export NCCL_SOCKET_IFNAME=ens7"),
+        ("UserWarning: WARNING: No libcuda.so found! Install CUDA or the cudatoolkit (anaconda)!",),
+    ],
+)  # fmt: skip
+def test_a_line_that_does_not_prove_the_fault_is_no_error(texts: Sequence[str]) -> None:
+    assert errors(triage(*texts)) == set()
+
+
+def test_a_narrow_link_in_lspci_is_judged_without_nvml() -> None:
+    lspci = "41:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:27b8]\n\t\tLnkCap: Port #0, Speed 16GT/s, Width x16\n\t\tLnkSta: Speed 16GT/s, Width {}\n"
+    assert checks(triage(lspci.format("x4 (downgraded)"))) == ["pcie.link-degraded"]
+    assert checks(triage(lspci.format("x16"))) == []
+
+
 def test_the_first_error_in_time_leads_and_what_follows_is_no_finding() -> None:
     report = triage(
         "INFO 11-29 13:00:00 loading\n"

@@ -12,7 +12,7 @@ from typing import Any
 
 from dsdoctor.checks.package._requirements import exact
 from dsdoctor.checks.torch._gpus import fitting_builds
-from dsdoctor.facts import NOT_ASKED, LogEvent, Section, Sections
+from dsdoctor.facts import NOT_ASKED, CudaLibrary, LoaderHit, LogEvent, Section, Sections
 from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, Remedy, Severity
 from dsdoctor.record import dataclass
 from dsdoctor.remedies import MOST_REMEDIES, Remedies
@@ -95,9 +95,10 @@ def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[P
     groups: dict[tuple[str, str], list[_Read]] = {}
     for event in events:
         row = world.signatures.signature(event.signature)
-        reading = _reading(row, seen, {**names, **event.captures, "line": event.text}) if row else None
+        values = _derived({**names, **event.captures, "line": event.text}, world)
+        reading = _reading(row, seen, values) if row else None
         if row and reading:
-            subject = _one_line(filled(reading.subject, _derived({**names, **event.captures, "line": event.text}, world))) or reading.check
+            subject = _one_line(filled(reading.subject, values)) or reading.check
             groups.setdefault((reading.check, subject), []).append(_Read(event, row, reading, subject))
     found = [_proof(reads, names, sections, world, remedies_of(check)) for (check, _), reads in groups.items()]
     return tuple(sorted(found, key=lambda proof: proof.order))
@@ -261,7 +262,10 @@ def _fact_names(sections: Sections) -> dict[str, str]:
     used = next((toolkit for toolkit in toolkits if toolkit.is_first_on_path or toolkit.is_cuda_home), next(iter(toolkits), None))
     names = {package.name.replace("-", "_"): package.version for package in sections.packages.value or ()}
     names |= {f"env_{variable.name}": variable.value for variable in sections.environment.value or ()}
+    names |= _cudnn_names(sections)
+    nccl_wheels = [package for package in sections.packages.value or () if package.name.startswith("nvidia-nccl-cu")]
     names |= {
+        "nccl_wheels": " and ".join(f"{wheel.name} {wheel.version}" for wheel in nccl_wheels) if len(nccl_wheels) > 1 else "",
         "torch_cuda": (build.cuda or "") if build else "",
         "torch_hip": (build.hip or "") if build else "",
         "driver": driver.version if driver else nvml.driver if nvml else "",
@@ -286,6 +290,18 @@ def _fact_names(sections: Sections) -> dict[str, str]:
     if build:
         names["torch"] = build.version
     return names
+
+
+def _cudnn_names(sections: Sections) -> dict[str, str]:
+    """Every cuDNN that the text shows, and their majors: wheels, and files that the loader finds."""
+    wheels = [package for package in sections.packages.value or () if package.name.startswith("nvidia-cudnn-cu")]
+    found = {package.version.partition(".")[0]: f"{package.version} ({package.name})" for package in wheels}
+    copies: list[LoaderHit | CudaLibrary] = [*(sections.loader_hits.value or ()), *(sections.cuda_libraries.value or ())]
+    for copy in copies:
+        major = copy.soname.rpartition(".so.")[2].partition(".")[0]
+        if copy.family == "cudnn" and major.isdecimal():
+            found.setdefault(major, f"{copy.version or major} ({copy.path.rpartition('/')[0]})")
+    return {"cudnn_there": ", ".join(found.values()), "cudnn_majors": " ".join(found)}
 
 
 def _slow_gpu(events: Sequence[LogEvent], limits: HealthLimits) -> dict[str, str]:
@@ -331,6 +347,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("kv_rest", "kv_rest_3"),
         ("torch", "torch_cpu"),
         ("torch", "torch_said"),
+        ("library", "library_2"),
+        ("library", "library_3"),
     ):
         give(name, values.get(source, ""))
     torch_cuda = CudaVersion.parse(values.get("torch_cuda", "") or values.get("torch", "").partition("+")[2])
@@ -392,6 +410,10 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     if values.get("library") and not values.get("package"):
         give("package", _package_of(values["library"], values.get("line", ""), values))
     give("package_version", values.get(values.get("package", "").replace("-", "_"), ""))
+    cudnn = re.match(r"(?:lib)?cudnn\w*?(?:\.so\.|64_)(\d{1,2})\b", values.get("library", ""))
+    if cudnn:
+        give("cudnn_asked", cudnn[1])
+        give("other_cudnn", values.get("cudnn_there", "") if cudnn[1] not in values.get("cudnn_majors", "").split() else "")
     release = world.torch.release(values.get("torch_public", ""))
     wheel = release.x86_64 if release else None
     if wheel:
