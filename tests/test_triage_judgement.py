@@ -339,6 +339,14 @@ CUDNN_8 = "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_i
          "wsl.libcuda-path", ("WSL", "libcuda")),
         (("RuntimeError: Found no NVIDIA driver on your system.", "Linux pc 5.15.90.1-microsoft-standard-WSL2", "libnvidia-compute-535:amd64   install"),
          "wsl.libcuda-path", ("libnvidia-compute-535", "hides")),
+        (("E cuda_diagnostics.cc:313] kernel version 535.183.1 does not match DSO version 550.90.7 -- cannot find working devices",),
+         "driver.library-mismatch", ("535.183.1", "550.90.7")),
+        (("Installed CUDA version 11.8 does not match the version torch was compiled with 12.6, unable to compile cuda/cpp extensions",),
+         "toolchain.cuda-home-mismatch", ("11.8", "12.6")),
+        (("Every node should have a unique IP address. Got 2 nodes with node ids ['0a', '0b'] and 1 unique IP addresses {'127.0.0.1'}.",),
+         "network.wrong-interface", ("VLLM_HOST_IP",)),
+        (("UCX  WARN  network device 'eth7' is not available, please use one or more of: 'lo'(tcp)\nUCX  ERROR   no active messages transport to <no debug data>",),
+         "network.wrong-interface", ("eth7", "UCX_NET_DEVICES")),
         (("FAILED: fp8.cuda.o\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nninja: build stopped: subcommand failed.",), "toolchain.no-nvcc", ("build",)),
     ],
 )  # fmt: skip
@@ -354,6 +362,10 @@ def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str],
     [
         ("$ python3 -m sglang.check_env\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nNVCC: Not Available",),
         ("bash: nvcc: command not found",),
+        ("UserWarning: The detected CUDA version (12.1) has a minor version mismatch with the version that was used to compile PyTorch (12.4).",),
+        ("Installed CUDA version 12.1 does not match the version torch was compiled with 12.4 but since the APIs are compatible, accepting this combination",),
+        ("UCX  WARN  network device 'eth7' is not available, please use one or more of: 'lo'(tcp)",),
+        ("Linux pc 5.15.90.1-microsoft-standard-WSL2\nii  libnvidia-compute-550:amd64   550.90.07-0ubuntu1  amd64  NVIDIA libcompute package",),
         ("AttributeError: /lib/x86_64-linux-gnu/libcuda.so: undefined symbol: undef",),
         ("ii  libnvidia-compute-550:amd64   550.90.07-0ubuntu1  amd64  NVIDIA libcompute package",),
         ("$ cat /etc/hosts\n127.0.0.1 localhost\n127.0.1.1 node-a",),
@@ -371,6 +383,13 @@ def test_a_narrow_link_in_lspci_is_judged_without_nvml() -> None:
     lspci = "41:00.0 3D controller [0302]: NVIDIA Corporation Device [10de:27b8]\n\t\tLnkCap: Port #0, Speed 16GT/s, Width x16\n\t\tLnkSta: Speed 16GT/s, Width {}\n"
     assert checks(triage(lspci.format("x4 (downgraded)"))) == ["pcie.link-degraded"]
     assert checks(triage(lspci.format("x16"))) == []
+    asked = "$ sudo lspci -vv -s 41:00.0 | grep Lnk\n" + lspci.format("x4 (downgraded)").partition("\n")[2]
+    assert checks(
+        triage(
+            asked,
+            "GPU 00000000:41:00.0\n    Product Name                          : NVIDIA L4\n    PCI\n        Bus Id                            : 00000000:41:00.0",
+        )
+    ) == ["pcie.link-degraded"]
 
 
 def test_the_first_error_in_time_leads_and_what_follows_is_no_finding() -> None:

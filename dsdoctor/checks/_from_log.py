@@ -333,6 +333,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("nvcc", "nvcc_short"),
         ("bdf", "bdf_2"),
         ("cuda_min", "cuda_min_2"),
+        ("cuda_min", "cuda_min_3"),
         ("name", "name_2"),
         ("name", "name_3"),
         ("name", "name_4"),

@@ -60,6 +60,34 @@ CASES = (
         says="kernel module",
     ),
     Case(
+        title="NVML says mismatch, and modinfo shows another module than the loaded one",
+        sections={
+            "kernel_driver": KernelDriver(version="570.133.20"),
+            "driver_module_file": DriverModuleFile(path="/lib/modules/6.8.0/updates/dkms/nvidia.ko", version="580.95.05"),
+            "nvml_start": NvmlStart(library="libnvidia-ml.so.1", error_code=18, error_text="Driver/library version mismatch"),
+        },
+        status=Status.FAIL,
+        says="the loaded kernel module is 570.133.20, the one on disk is 580.95.05",
+    ),
+    Case(
+        title="NVML says mismatch, and a listing of the folder shows the library",
+        sections={
+            "kernel_driver": KernelDriver(version="570.133.20"),
+            "driver_libraries": (
+                DriverLibrary(
+                    soname="libnvidia-ml.so.1",
+                    path="/usr/lib64/libnvidia-ml.so.580.95.05",
+                    version="580.95.05",
+                    kind="driver",
+                    found_via="ls -l",
+                ),
+            ),
+            "nvml_start": NvmlStart(library="libnvidia-ml.so.1", error_code=18, error_text="Driver/library version mismatch"),
+        },
+        status=Status.FAIL,
+        says="580.95.05",
+    ),
+    Case(
         title="a container that was started before the host's upgrade",
         sections={
             "kernel_driver": KernelDriver(version="580.95.05"),
@@ -114,7 +142,8 @@ def library_mismatch(
     refused = nvml_start.value is not None and nvml_start.value.error_code == MISMATCH
     started = nvml_start.value is not None and nvml_start.value.error_code is None
     module = DriverVersion.parse(kernel_driver.value.version) if kernel_driver.value else None
-    firsts = [copy for copy in driver_libraries.value or () if copy.loaded_first and copy.kind == "driver" and copy.version]
+    copies = [copy for copy in driver_libraries.value or () if copy.kind == "driver" and copy.version]
+    firsts = [copy for copy in copies if copy.loaded_first] or (copies if refused else [])
     different = [copy for copy in firsts if module is not None and DriverVersion.parse(copy.version) not in (None, module)]
     if not refused and not different:
         if kernel_driver.state is State.ABSENT and not started:
@@ -138,11 +167,17 @@ def library_mismatch(
     on_disk = driver_module_file.value.version if driver_module_file.value else None
     if on_disk:
         evidence.append(Evidence(where="driver_module_file.version", value=on_disk))
-    versions = (
-        f": the kernel module is {kernel_driver.value.version}, {different[0].soname} is {different[0].version}"
-        if different and kernel_driver.value
+    loaded = f"the loaded kernel module is {kernel_driver.value.version}" if kernel_driver.value else ""
+    other = (
+        f"{different[0].soname} is {different[0].version}"
+        if different
+        else f"{firsts[0].soname} is {firsts[0].version}"
+        if firsts and not loaded
+        else f"the one on disk is {on_disk}"
+        if on_disk and kernel_driver.value and on_disk != kernel_driver.value.version
         else ""
     )
+    versions = f": {', '.join(part for part in (loaded, other) if part)}" if other else ""
     yield Finding(
         subject="NVIDIA driver",
         summary=f"The NVIDIA kernel module and the driver libraries (NVML, libcuda) are of different versions (driver/library version mismatch){versions}.",

@@ -140,7 +140,7 @@ def link_degraded(
         return
     unknown = []
     for gpu in gpus.value:
-        link = gpu.pcie
+        link = gpu.pcie or (devices[gpu.pci_address].link if gpu.pci_address in devices else None)
         if link is None or ((link.width is None or link.max_width is None) and (link.generation is None or link.max_generation is None)):
             if not is_not_there(gpu, "pcie"):
                 unknown.append((gpu, why_unknown(gpu, "pcie", "pcie.width", "pcie.max_width")))

@@ -33,7 +33,28 @@ LINUX = DriverLibrary(
     loaded_first=True,
 )
 
+DPKG = "dpkg -l"
+
 CASES = (
+    Case(
+        title="a list of packages shows a Linux driver (pasted text)",
+        sections={
+            "wsl": Wsl(version=2),
+            "driver_libraries": (
+                DriverLibrary(
+                    soname="libnvidia-ml.so.1",
+                    path="package libnvidia-compute-550",
+                    version="550.90.07",
+                    kind="driver",
+                    found_via=DPKG,
+                    loaded_first=True,
+                ),
+            ),
+        },
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="libnvidia-compute-550",
+    ),
     Case(
         title="/usr/lib/wsl/lib is on no search path",
         sections={"wsl": WSL2, "driver_libraries": (MAPPED,)},
@@ -92,6 +113,19 @@ def libcuda_path(wsl: Wsl, driver_libraries: Section[tuple[DriverLibrary, ...]],
         return
     copies = [library for library in driver_libraries.value or () if library.soname.startswith("libcuda.so")]
     first = next((library for library in copies if library.loaded_first), None)
+    package = next((library for library in driver_libraries.value or () if library.found_via == DPKG), None)
+    if not copies and package is not None and not wsl.libcuda_directory:
+        yield Finding(
+            subject=package.path,
+            summary=f"A Linux driver ({package.path}, {package.version}) is installed inside WSL: its libcuda can hide the one that Windows maps into /usr/lib/wsl/lib.",
+            cause="The GPU driver of WSL is the Windows driver. There is no Linux kernel module here for the package.",
+            evidence=(Evidence(where=f"driver_libraries ({DPKG})", value=f"{package.path} {package.version}"),),
+            expected="no Linux driver package inside WSL",
+            remedies=remedies("general"),
+            sources=(SOURCE,),
+            severity=Severity.WARNING,
+        )
+        return
     if first is not None and (first.kind == "wsl" or (wsl.libcuda_directory and first.path.startswith(wsl.libcuda_directory))):
         return
     evidence = (

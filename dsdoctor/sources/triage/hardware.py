@@ -28,6 +28,8 @@ _BOUND = re.compile(r"\s{1,40}Kernel driver in use: ([\w-]{1,40})")
 _NUMA = re.compile(r"\s{1,40}NUMA node: (\d{1,4})\s*$")
 _GROUP = re.compile(r"\s{1,40}IOMMU group: (\d{1,6})\s*$")
 _BUSES = re.compile(r"\s{1,40}Bus: primary=([0-9a-f]{2}), secondary=([0-9a-f]{2}), subordinate=[0-9a-f]{2}")
+_ASKED = re.compile(r"\blspci\s.{0,40}?-s ?((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])\b")
+"""The one device that a command asks for: where grep drops its first line, the rest still is about it."""
 DEPTH_LIMIT = 16
 _CLASSES = {
     "VGA compatible controller": "0300", "3D controller": "0302", "Display controller": "0380", "Bridge": "0680", "Infiniband controller": "0207",
@@ -44,7 +46,8 @@ def _lspci(lines: Sequence[Line]) -> Iterator[Found]:
         text = line.text
         if not text[:1].isspace():
             device = _DEVICE.match(text)
-            key = ""
+            asked = _ASKED.search(text) if "lspci" in text else None
+            key = (normal_address(asked[1]) or "") if asked else ""
             if device:
                 kind, vendor = _kind(device)
                 if kind:

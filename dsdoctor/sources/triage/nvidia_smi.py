@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from dsdoctor.facts import MigInstance, NvLink, State
+from dsdoctor.facts import DriverLibrary, MigInstance, NvLink, State
 from dsdoctor.sources.kernel_text import normal_address
 from dsdoctor.sources.texts import DRIVER_VERSION
 from dsdoctor.sources.triage.fact import Absence, Fact, Found, Parser, Said, mebibytes
@@ -18,6 +18,8 @@ GPU_LIMIT = 1024
 _DRIVER = re.compile(rf"(?:\b(?:Driver|DRIVER|KMD) [Vv]ersion|^\|? ?NVIDIA-SMI version)\s{{0,40}}:\s{{0,8}}({DRIVER_VERSION})\b")
 _CUDA = re.compile(r"\bCUDA(?: UMD)? Version\s{0,60}:\s{0,8}(\d{1,2}\.\d{1,2})\b")
 _NVML = re.compile(rf"^NVML version\s{{0,40}}: ({DRIVER_VERSION}|\d{{3}}\.\d{{1,3}})\s*$")
+_NVML_LIBRARY = re.compile(rf"\s{{0,8}}NVML library version: ({DRIVER_VERSION}|\d{{3}}\.\d{{1,3}})\s*$")
+"""What nvidia-smi adds when it does not fit the kernel module."""
 _ROW = re.compile(r"\|\s{1,4}(\d{1,4})\s{1,4}(?=[A-Za-z])([^|]{2,80})")
 _NAME_AND_MODE = re.compile(r"(.*?\S)(?:\s+(On|Off|N/A|TCC|WDDM|MCDM))?\s*$")
 _ADDRESS = re.compile(r"\b[0-9A-Fa-f]{8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]\b")
@@ -34,6 +36,7 @@ def _table(lines: Sequence[Line]) -> Iterator[Found]:
         text = line.text
         if "ersion" in text:
             yield from _header(line)
+            yield from _library(line)
         if not text.startswith("|") and not text.startswith(" |"):
             if not text.startswith("+"):
                 gpu = ""
@@ -65,6 +68,15 @@ def _header(line: Line) -> Iterator[Found]:
     cuda = _CUDA.search(text)
     if cuda and (driver or text.startswith(("CUDA Version ", "CUDA UMD Version "))):
         yield Fact("nvml_versions", "cuda_driver", cuda[1], line, format=TABLE)
+
+
+def _library(line: Line) -> Iterator[Found]:
+    found = _NVML_LIBRARY.match(line.text)
+    if found:
+        record = DriverLibrary(
+            soname="libnvidia-ml.so.1", path="of nvidia-smi", version=found[1], kind="driver", found_via=TABLE, loaded_first=True
+        )
+        yield Fact("driver_libraries", "", record, line, "nvidia-smi", TABLE)
 
 
 def _first_row(gpu: str, named: str, text: str, line: Line) -> Iterator[Found]:
