@@ -194,10 +194,11 @@ def _of_libraries(copies: list[DriverLibrary]) -> list[Evidence]:
     """One line for the copies of each version and folder."""
     together: dict[tuple[str, str], list[str]] = {}
     for copy in copies:
-        together.setdefault((copy.version, copy.path.rpartition("/")[0]), []).append(copy.soname)
+        folder = copy.path.rpartition("/")[0]
+        together.setdefault((copy.version, f"in {folder}" if folder else copy.path), []).append(copy.soname)
     return [
-        Evidence(where="driver_libraries", value=f"{version} in {folder}: {', '.join(sonames)}")
-        for (version, folder), sonames in together.items()
+        Evidence(where="driver_libraries", value=f"{version} {place}: {', '.join(sonames)}")
+        for (version, place), sonames in together.items()
     ]
 
 

@@ -74,7 +74,7 @@ def _library(line: Line) -> Iterator[Found]:
     found = _NVML_LIBRARY.match(line.text)
     if found:
         record = DriverLibrary(
-            soname="libnvidia-ml.so.1", path="of nvidia-smi", version=found[1], kind="driver", found_via=TABLE, loaded_first=True
+            soname="libnvidia-ml.so.1", path="loaded by nvidia-smi", version=found[1], kind="driver", found_via=TABLE, loaded_first=True
         )
         yield Fact("driver_libraries", "", record, line, "nvidia-smi", TABLE)
 
