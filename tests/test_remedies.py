@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dsdoctor.checks import CHECKS, select
+from dsdoctor.diagnose import diagnose
 from dsdoctor.errors import MatrixError
 from dsdoctor.facts import (
     Container,
@@ -23,10 +26,13 @@ from dsdoctor.facts import (
     Identity,
     Interpreter,
     KernelDriver,
+    Origin,
     Package,
     Platform,
     Section,
     Sections,
+    Snapshot,
+    TorchBuild,
     Virtualization,
     Wsl,
     absent,
@@ -572,3 +578,24 @@ def test_remedies_are_plain_values() -> None:
     remedies = remedies_for("driver.absent", UBUNTU_HOST, KNOWLEDGE.load_table)
     assert isinstance(remedies, Remedies)
     assert remedies("not-loaded") == remedies("not-loaded")
+
+
+def test_what_is_only_missing_is_installed_beside_the_torch_that_is_there() -> None:
+    """FlashAttention-4 put in with --no-deps: a new environment would be the greater step."""
+    sections = Sections(
+        packages=known(
+            (
+                Package(
+                    name="nvidia-cutlass-dsl", version="4.8.1", requires=("nvidia-cutlass-dsl-libs-cu12==4.8.1", "cuda-bindings>=12.8")
+                ),
+                Package(name="torch", version="2.11.0+cu130"),
+            )
+        ),
+        torch_build=known(TorchBuild(version="2.11.0+cu130", cuda="13.0")),
+    )
+    snapshot = Snapshot(
+        schema="dsdoctor.snapshot/1", taken_at="2026-11-29T12:00:00Z", origin=Origin(kind="replay", label="a test"), sections=sections
+    )
+    report = diagnose(snapshot, Knowledge(), select(CHECKS, only=("package.pin-conflict",)), today=datetime.date(2026, 11, 29))
+    (found,) = report.diagnosis
+    assert found.remedies[0].commands[0].endswith("pip install nvidia-cutlass-dsl==4.8.1 torch==2.11.0")

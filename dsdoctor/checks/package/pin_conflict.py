@@ -266,6 +266,9 @@ def _remedies(
     installed = CudaVersion.parse(build.cuda or "") if build else None
     tag = pinned.build if pinned else installed.tag if installed else ""
     fill = {"engine": package.name, "version": package.version.partition("+")[0]}
+    if build and not torch and all(item.installed is None for item in conflicts):
+        keep = build.version.partition("+")[0]
+        return (*remedies("missing", **fill, torch_version=keep), *remedies("general", **fill))[:3]
     if torch:
         fill["torch_version"] = torch
     if tag:
