@@ -33,6 +33,9 @@ from dsdoctor.rows import (
 from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
 
 RemediesOf = Callable[[str], Remedies]
+GPU_IN_PROSE = "gpu_prose"
+TOGETHER = ("nccl_each", "cudnn_each", GPU_IN_PROSE)
+"""Captures of clues that are told all together, not only the first."""
 MOST_LINES = 6
 """Lines shown as evidence of one finding."""
 TOLD_BY: Mapping[str, tuple[str, ...]] = {
@@ -239,6 +242,7 @@ def _short(text: str) -> str:
 def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict[str, str]:
     """What is known: facts, packages by name, and captures of clue lines; the first line wins."""
     names: dict[str, str] = {}
+    together: dict[str, dict[str, None]] = {}
     for event in events:
         row = world.signatures.signature(event.signature)
         key = event.signature.replace("-", "_")
@@ -247,6 +251,11 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
         if row and row.role is LogRole.CLUE:
             for name, value in event.captures.items():
                 names.setdefault(name, value)
+                if name in TOGETHER:
+                    together.setdefault(name, {})[value] = None
+    names |= {name: " and ".join(values) for name, values in together.items()}
+    if len(together.get(GPU_IN_PROSE, ())) > 1:
+        del names[GPU_IN_PROSE]  # which of them is the GPU of this node is not told
     names |= {name: value for name, value in (*_fact_names(sections).items(), *_slow_gpu(events, world.health_limits).items()) if value}
     return _derived(names, world)
 
@@ -301,7 +310,13 @@ def _cudnn_names(sections: Sections) -> dict[str, str]:
         major = copy.soname.rpartition(".so.")[2].partition(".")[0]
         if copy.family == "cudnn" and major.isdecimal():
             found.setdefault(major, f"{copy.version or major} ({copy.path.rpartition('/')[0]})")
-    return {"cudnn_there": ", ".join(found.values()), "cudnn_majors": " ".join(found)}
+    versions = dict.fromkeys([*(wheel.version for wheel in wheels), *(copy.version for copy in copies if copy.family == "cudnn")])
+    several = [version for version in versions if version.count(".") > 1]
+    return {
+        "cudnn_there": ", ".join(found.values()),
+        "cudnn_majors": " ".join(found),
+        "cudnn_versions": " and ".join(several) if len(several) > 1 else "",
+    }
 
 
 def _slow_gpu(events: Sequence[LogEvent], limits: HealthLimits) -> dict[str, str]:
@@ -319,6 +334,17 @@ def _slow_gpu(events: Sequence[LogEvent], limits: HealthLimits) -> dict[str, str
     if len(culprits) != 1:
         return {}
     return {"slow_gpu": culprits[0], "slow_rate": f"{min(rates[pair] for pair in slow):g}", "fast_rate": f"{best:g}"}
+
+
+def _product_name(said: str) -> str:
+    """The name that NVML would give to a GPU named in prose: `RTX 5090` is NVIDIA GeForce RTX 5090."""
+    model = re.search(r"(?:[RG]TX ?(\d{4})( ?Ti| ?SUPER)?( Laptop GPU)?)|([A-Z]\d{1,3}S?)$", said)
+    if not model:
+        return ""
+    if model[4]:
+        return f"NVIDIA {model[4]}"
+    kind = "GTX" if model[1].startswith("1") else "RTX"
+    return " ".join(part.strip() for part in ("NVIDIA GeForce", kind, model[1], model[2], model[3]) if part)
 
 
 def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
@@ -341,6 +367,15 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("cc", "cc_said"),
         ("cc", "cc_said_2"),
         ("cc", "cc_said_3"),
+        ("cc", "cc_said_4"),
+        ("cc_found", "cc_found_2"),
+        ("home_said", "home_said_2"),
+        ("glibc_wanted", "glibc_wanted_2"),
+        ("glibc_wanted", "glibc_wanted_3"),
+        ("glibc_number", "glibc_number_2"),
+        ("glibc_number", "glibc_number_3"),
+        ("virtual", "virtual_2"),
+        ("virtual_address", "virtual_address_2"),
         ("oom_wanted", "oom_wanted_2"),
         ("oom_total", "oom_total_2"),
         ("oom_free", "oom_free_2"),
@@ -352,6 +387,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("library", "library_3"),
     ):
         give(name, values.get(source, ""))
+    give("cudnn_versions", values.get("cudnn_each", ""))
+    give("gpu", _product_name(values.get(GPU_IN_PROSE, "")))
     torch_cuda = CudaVersion.parse(values.get("torch_cuda", "") or values.get("torch", "").partition("+")[2])
     give("torch_cuda", torch_cuda)
     give("torch_tag", torch_cuda.tag if torch_cuda else "")

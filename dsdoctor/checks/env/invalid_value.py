@@ -32,6 +32,8 @@ PROBLEMS = frozenset({"invalid-value", "risky", "deprecated"})
 NCCL_GUIDE = "NVIDIA NCCL User Guide: Environment Variables — https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 TORCH_GUIDE = "PyTorch: torch.utils.cpp_extension — https://docs.pytorch.org/docs/stable/cpp_extension.html"
 ARCH_LIST = "TORCH_CUDA_ARCH_LIST"
+WITHOUT_A_PATH = "nvcc"
+"""The path of a toolkit of which a text tells only what nvcc --version said: it may well be that of CUDA_HOME."""
 INTERFACE_LISTS = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_OOB_NET_IFNAME")
 
 
@@ -271,7 +273,12 @@ def _cuda_home(settings: Mapping[str, str], cuda_toolkits: Section[tuple[CudaToo
     """CUDA_HOME (or CUDA_PATH, which is read where CUDA_HOME is not set) naming no toolkit."""
     variable = next((name for name in ("CUDA_HOME", "CUDA_PATH") if settings.get(name, "").strip()), "")
     looked = cuda_toolkits.state in (State.KNOWN, State.ABSENT)
-    if not variable or not looked or any(toolkit.is_cuda_home for toolkit in cuda_toolkits.value or ()):
+    named = settings.get(variable, "").rstrip("/")
+    if (
+        not variable
+        or not looked
+        or any(toolkit.is_cuda_home or toolkit.path in (named, WITHOUT_A_PATH) for toolkit in cuda_toolkits.value or ())
+    ):
         return
     found = ", ".join(toolkit.path for toolkit in cuda_toolkits.value or () if toolkit.nvcc) or "none with nvcc"
     yield Finding(

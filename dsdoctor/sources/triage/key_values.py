@@ -53,10 +53,10 @@ def _torch_version(text: str, line: Line) -> Iterator[Found]:
 
 
 def _torch_cuda(text: str, line: Line) -> Iterator[Found]:
-    """`CUDA used to build PyTorch`: none means a build for the processor alone."""
+    """`CUDA used to build PyTorch`: none means a build for the processor alone. Where GPU, driver or nvcc is found, collect_env writes it otherwise."""
     if re.fullmatch(r"\d{1,2}\.\d{1,2}(?:\.\d{1,3})?", text):
         yield Fact("torch_build", "cuda", ".".join(text.split(".")[:2]), line, format=FORMAT)
-    elif text == "None":
+    elif text in ("None", "Could not collect"):
         yield Fact("torch_build", "cuda", None, line, format=FORMAT)
 
 
@@ -154,7 +154,7 @@ def _gpus(line: Line) -> Iterator[Found]:
 
 
 def _capability(text: str, line: Line) -> Iterator[Found]:
-    found = re.match(r"\(?(\d{1,2})(?:, |\.)(\d)\)?\s*$", text) or re.match(r"(?:sm_?)(\d{1,2})(\d)[a-z]?\s*$", text)
+    found = re.match(r"\(?(\d{1,2})(?:, |\.)(\d)\)?\s*(?:\([^()]{0,60}\)\s*)?$", text) or re.match(r"(?:sm_?)(\d{1,2})(\d)[a-z]?\s*$", text)
     if found:
         yield Fact("gpus", "compute_capability", f"{found[1]}.{found[2]}", line, "0", FORMAT)
 
@@ -174,7 +174,7 @@ def cards(text: str) -> tuple[int, str] | None:
 
 
 def _gpu_name(text: str, line: Line) -> Iterator[Found]:
-    if known := cards(text):
+    if known := cards(text) or cards(text.partition(" (")[0]):
         for index in range(min(known[0], 256)):
             yield Fact("gpus", "name", known[1], line, str(index), FORMAT)
         return
@@ -271,6 +271,7 @@ HANDLERS: dict[str, Handler] = {
     "gpu name": _gpu_name,
     "gpu.name": _gpu_name,
     "gpu model": _gpu_name,
+    "model": lambda text, line: _gpu_name(text, line) if text.startswith(("NVIDIA ", "GeForce ", "Tesla ")) else iter(()),
     "device": _torch_device,
     "cuda capability": _capability,
     "compute capability": _capability,

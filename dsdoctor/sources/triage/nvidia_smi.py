@@ -305,7 +305,7 @@ def _csv_row(values: Mapping[str, str], row: int, line: Line) -> Iterator[Found]
 
 
 PARSERS = (
-    Parser(TABLE, ("NVIDIA-SMI", "Driver Version", "DRIVER version", "KMD Version", "|   0  ", "NVIDIA"), _table),
+    Parser(TABLE, ("NVIDIA-SMI", "Driver Version", "DRIVER version", "KMD Version", "|   0  ", "NVIDIA", "NVML library version"), _table),
     Parser(TABLE, ("No devices were found",), _no_devices),
     Parser(_LIST, ("(UUID: ", "GB/s", "<inactive>", "GPU 0:", "MIG"), _listing),
     Parser(_QUERY, ("--query-gpu", "memory.total", "driver_version", "compute_cap", "pcie.link"), _query),
