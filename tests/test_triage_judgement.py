@@ -576,3 +576,51 @@ def test_the_graver_of_two_lines_leads() -> None:
 def test_a_gpu_for_a_virtual_machine_is_no_error() -> None:
     bound = "NVRM: GPU 0000:3b:00.0 is already bound to vfio-pci.\nNVRM: The NVIDIA probe routine was not called for 1 device(s)."
     assert (errors(triage(bound)), checks(triage(bound))) == (set(), ["driver.wrong-module-bound"])
+
+
+SCRIPT = "import torch\nprint(torch.__version__)\nprint(torch.cuda.is_available())\n{version}\nFalse\nGPU: NVIDIA GeForce RTX 3060"
+CLIENT = "kernel: NVRM: API mismatch: the client has the version 384.81, but\nkernel: NVRM: this kernel module has the version 384.90.  Please"
+HOPPER_KERNEL = "CUDA error (/opt/src/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument"
+NO_GPUS = "RuntimeError: No CUDA GPUs are available"
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "told"),
+    [
+        ("unable to execute ':/usr/local/cuda-12.4/bin/nvcc': No such file or directory", "toolchain.cuda-home-mismatch", "no folder"),
+        ("FileNotFoundError: No such file or directory: '/opt/cuda/bin/bin/nvcc'", "toolchain.cuda-home-mismatch", "/opt/cuda/bin"),
+        ("[1/9] :/opt/cuda/bin/nvcc -isystem :/opt/cuda/include -c a.cu", "toolchain.cuda-home-mismatch", ":/opt/cuda"),
+        ("MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)", "toolchain.no-nvcc", "nvcc"),
+        (CLIENT, "driver.library-mismatch", "384.90 refuses a client of version 384.81"),
+        ("Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 570.158", "driver.library-mismatch", "570.158"),
+        ("Found GPU0 Quadro GV100 which is of compute capability (CC) 7.0.", "torch.lacks-gpu-arch", "7.0"),
+        ('undefined symbol: "ncclCommWindowRegister"', "nccl.shadowed", "ncclCommWindowRegister"),
+        ("import failed with GLIBC_2.34 not found\nglibc 2.31", "system.glibc-too-old", "2.34"),
+        ("ModuleNotFoundError: No module named 'triton. common'", "package.triton-torch-mismatch", "Triton 3 took away"),
+        (SCRIPT.format(version="2.1.0+cpu"), "torch.cpu-only-build", "2.1.0+cpu"),
+        (f"{HOPPER_KERNEL}\n- GPU: NVIDIA RTX 5090 (Blackwell, sm_120)", "attention.fa3-unusable", "12.0"),
+        (f"{HOPPER_KERNEL}\nit fails on my RTX 5090", "attention.fa3-unusable", "12.0"),
+        (f'os.environ["CUDA_VISIBLE_DEVICES"] = "2"\n{NO_GPUS}', "env.cuda-visible-devices", "set to 2"),
+        ("NCCL INFO Bootstrap : Using [0]ip6tnl0:fe80::1:2%ip6tnl0<0> [1]eth0:10.0.0.4<0>", "network.wrong-interface", "ip6tnl0"),
+    ],
+)
+def test_one_fault_is_known_by_each_of_its_texts(text: str, check: str, told: str) -> None:
+    finding = next(finding for finding in triage(text).diagnosis if finding.check == check)
+    assert told in f"{finding.summary} {finding.cause}"
+    assert finding.remedies
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1/9] /usr/local/cuda/bin/nvcc -isystem /usr/local/cuda/include -c a.cu\nexport PATH=/opt/bin:/usr/local/cuda/bin:$PATH",
+        'device = "cuda" if torch.cuda.is_available() else "cpu"',
+        SCRIPT.format(version="2.5.1+cu124").replace("False", "True"),
+        f"{HOPPER_KERNEL}\nGPU: NVIDIA H100",
+        "works on my RTX 4090 and on an H100; the wheel needs GLIBC_2.34",
+        "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.",
+        "$ nvcc --version\nCuda compilation tools, release 12.4, V12.4.131\nexport CUDA_HOME=/usr/local/cuda",
+    ],
+)
+def test_what_only_resembles_a_fault_is_none(text: str) -> None:
+    assert not [finding for finding in triage(text).diagnosis if finding.severity is not Severity.INFO]

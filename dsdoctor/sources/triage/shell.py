@@ -18,6 +18,9 @@ _PROMPT = re.compile(
     r"\s{0,4}(?:\([\w.-]{1,40}\) )?(?:[\w.-]{1,40}@[\w.-]{1,60}[: ][^$#\n]{0,120}[$#]|[$%]|\[[^\]]{1,80}\][$#]|>>>)\s{1,4}(\S.{0,2000})$"
 )
 
+_PRINTED = re.compile(r"\s{0,4}(print\(.{0,40}torch\.(?:__version__|version\.cuda|cuda\.is_available|cuda\.device_count).{0,200}\))\s*$")
+"""A line of a script whose output was pasted below it."""
+
 Answer = Callable[[re.Match[str], Sequence[Line]], Iterator[Found]]
 
 
@@ -141,15 +144,19 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
     index = 0
     while index < len(lines):
         prompt = _PROMPT.match(lines[index].text)
+        printed = None if prompt else _PRINTED.match(lines[index].text)
         index += 1
-        if not prompt:
+        if printed:
+            command, index = _script(printed[1], lines, index)
+        elif prompt:
+            command = prompt[1]
+        else:
             continue
-        command = prompt[1]
         for pattern, read in ANSWERS:
             asked = pattern.match(command)
             if asked:
                 end = index
-                while end < len(lines) and end - index < ANSWER_LINES and not _PROMPT.match(lines[end].text):
+                while end < len(lines) and end - index < ANSWER_LINES and not _PROMPT.match(lines[end].text) and not _PRINTED.match(lines[end].text):
                     end += 1
                 found = tuple(read(asked, lines[index:end]))
                 if found:
@@ -158,4 +165,11 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
                 break
 
 
-PARSERS = (Parser(FORMAT, ("$ ", "# ", "% ", ">>> "), _parse),)
+def _script(command: str, lines: Sequence[Line], index: int) -> tuple[str, int]:
+    """Lines that print one after the other, as one command: their answers come in the same order."""
+    while index < len(lines) and (more := _PRINTED.match(lines[index].text)):
+        command, index = f"{command}; {more[1]}", index + 1
+    return command, index
+
+
+PARSERS = (Parser(FORMAT, ("$ ", "# ", "% ", ">>> ", "print(torch"), _parse),)
