@@ -579,7 +579,9 @@ def test_a_gpu_for_a_virtual_machine_is_no_error() -> None:
 
 
 SCRIPT = "import torch\nprint(torch.__version__)\nprint(torch.cuda.is_available())\n{version}\nFalse\nGPU: NVIDIA GeForce RTX 3060"
-CLIENT = "kernel: NVRM: API mismatch: the client has the version 384.81, but\nkernel: NVRM: this kernel module has the version 384.90.  Please"
+CLIENT = (
+    "kernel: NVRM: API mismatch: the client has the version 384.81, but\nkernel: NVRM: this kernel module has the version 384.90.  Please"
+)
 HOPPER_KERNEL = "CUDA error (/opt/src/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument"
 NO_GPUS = "RuntimeError: No CUDA GPUs are available"
 

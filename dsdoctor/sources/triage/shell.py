@@ -156,7 +156,12 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
             asked = pattern.match(command)
             if asked:
                 end = index
-                while end < len(lines) and end - index < ANSWER_LINES and not _PROMPT.match(lines[end].text) and not _PRINTED.match(lines[end].text):
+                while (
+                    end < len(lines)
+                    and end - index < ANSWER_LINES
+                    and not _PROMPT.match(lines[end].text)
+                    and not _PRINTED.match(lines[end].text)
+                ):
                     end += 1
                 found = tuple(read(asked, lines[index:end]))
                 if found:
