@@ -369,6 +369,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("cc", "cc_said_3"),
         ("cc", "cc_said_4"),
         ("torch_cuda", "torch_cuda_said"),
+        ("driver", "driver_found"),
         ("cc_found", "cc_found_2"),
         ("home_said", "home_said_2"),
         ("glibc_wanted", "glibc_wanted_2"),
