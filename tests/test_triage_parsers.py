@@ -437,6 +437,19 @@ def test_notes_by_hand_are_believed_only_in_short_texts() -> None:
     assert sections(note + "filler\n" * 500).libc.state is State.NOT_ASKED
 
 
+@pytest.mark.parametrize(
+    ("note", "gpus"),
+    [
+        ("We run it on an NVIDIA RTX PRO 6000 Blackwell (sm_120) with CUDA 12.8", [("NVIDIA RTX PRO 6000 Blackwell", "12.0")]),
+        ("- Hardware: 2x NVIDIA L40S (Ada, compute capability 8.9, 48 GB each)", [("NVIDIA L40S", "8.9")] * 2),
+        ("- **Hardware**: 2 x NVIDIA H100", [("NVIDIA H100", "")] * 2),
+        ("it works on an NVIDIA H100 (sm_90) but not on an NVIDIA A100 (sm_80)", []),
+    ],
+)
+def test_a_gpu_of_a_sentence_counts_with_what_it_can_do(note: str, gpus: list[tuple[str, str]]) -> None:
+    assert [(gpu.name, gpu.compute_capability) for gpu in sections(note + "\n").gpus.value or ()] == gpus
+
+
 # --- contradictions, gaps and what was understood ---------------------------------------------------------------------
 
 

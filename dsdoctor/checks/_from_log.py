@@ -385,6 +385,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("kv_rest", "kv_rest_3"),
         ("torch", "torch_cpu"),
         ("torch", "torch_said"),
+        ("cdi_device", "cdi_device_2"),
         ("library", "library_2"),
         ("library", "library_3"),
     ):

@@ -18,6 +18,12 @@ _MANY = re.compile(
     r"\s{0,4}(\d{1,4})\s?[x×]\s?(NVIDIA [A-Z][\w -]{1,50}?|[ABHLTV]\d{2,3}[\w -]{0,30}?)(?:\s{1,4}(\d{4,7})\s?MiB)?\s*(?:\(.{0,80}\)|,.{0,80})?$"
 )
 _ONE = re.compile(r"(NVIDIA (?:GeForce |RTX |Tesla |TITAN )?[A-Z0-9][\w -]{0,40})$")
+_CAPABLE = re.compile(
+    r"(?:\b(\d{1,4})\s?[x×]\s?)?\b(NVIDIA (?:GeForce |Quadro |Tesla )?(?:[A-Z0-9][\w-]{0,12} ){0,5}[A-Z0-9][\w-]{0,14})"
+    r" ?\((?:[^()]{0,40}[, ])?(?:sm_?(\d{1,2})(\d)a?|(?:compute capability|CC|cc) ?(\d{1,2})\.(\d))\b[^()]{0,60}\)"
+)
+"""A GPU in a sentence, with what it can do in brackets: `an NVIDIA H200 (sm_90) node`."""
+_LABEL = re.compile(r"(?:[-*•] {0,4})?\**(?:Hardware|Machine|Server|Node|Setup)\**:\** {0,4}", re.IGNORECASE)
 _STATUS = re.compile(r"\[(?:INFO|PASS|OK|WARN|WARNING|FAIL|ERROR)\] ")
 _GLIBC = re.compile(r"glibc[ -](\d\.\d{1,3})$", re.IGNORECASE)
 _PYTHON = re.compile(r"python (3\.\d{1,2}(?:\.\d{1,3})?)$", re.IGNORECASE)
@@ -35,7 +41,12 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
         if status := _STATUS.match(text):
             yield from _status(text[status.end() :], line)
             continue
-        many = _MANY.match(text)
+        capable = _CAPABLE.findall(text)
+        if capable:
+            yield from _with_capability(capable, line)
+            continue
+        label = _LABEL.match(text)
+        many = _MANY.match(text[label.end() :] if label else text)
         if many:
             for index in range(min(int(many[1]), GPUS_LIMIT)):
                 yield Fact("gpus", "name", many[2].strip(), line, str(index), FORMAT)
@@ -45,6 +56,18 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
             yield from _cards(text, line)
             for part in text.split(","):
                 yield from _part(part.strip(), line)
+
+
+def _with_capability(found: Sequence[tuple[str, ...]], line: Line) -> Iterator[Found]:
+    """One GPU of a sentence; where a sentence compares two, neither is known to be the one of this machine."""
+    if len({one[1] for one in found}) > 1:
+        return
+    count, name, *numbers = found[0]
+    capability = ".".join(number for number in numbers if number)
+    for index in range(min(int(count or 1), GPUS_LIMIT)):
+        key = str(index) if count else NAMELESS
+        yield Fact("gpus", "name", name, line, key, FORMAT)
+        yield Fact("gpus", "compute_capability", capability, line, key, FORMAT)
 
 
 def _cards(text: str, line: Line) -> Iterator[Found]:
