@@ -386,6 +386,10 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("torch", "torch_cpu"),
         ("torch", "torch_said"),
         ("cdi_device", "cdi_device_2"),
+        ("mpi_peer", "mpi_peer_2"),
+        ("nccl_unfit", "nccl_unfit_2"),
+        ("path", "path_2"),
+        ("path", "path_3"),
         ("library", "library_2"),
         ("library", "library_3"),
     ):
