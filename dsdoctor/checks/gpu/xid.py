@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
@@ -40,6 +41,7 @@ KILLED = "workflow-xid-45"
 NO_ACTION = re.compile(r"\bto\b[^(]{0,20}\(\s*None\s*\)", re.IGNORECASE)
 """The end of the line of Xid 154 when the GPU asks for nothing any more."""
 
+PREVIOUS = re.compile(r"\bcaused by previous Xid (\d{1,3})\b")
 DRIVER_LOADED = re.compile(r"\bloading NVIDIA UNIX\b")
 """The driver was loaded anew: what it reported before is over."""
 
@@ -114,6 +116,13 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.INFO,
         says="killed",
+    ),
+    Case(
+        title="Xid 45 names the Xid that caused it, whose own line the log does not have",
+        sections={"kernel_log": log(said(45, "pid=4711, name=python3, Ch 00000001 caused by previous Xid 149"))},
+        status=Status.FAIL,
+        severity=Severity.WARNING,
+        says="Xid 149",
     ),
     Case(
         title="Xid 45 beside another one says nothing more",
@@ -218,7 +227,18 @@ def xid(
             by_address.setdefault(event.pci_address, []).append(event)
     here = {gpu.pci_address: gpu for gpu in gpus.value or ()}
     for address, events in by_address.items():
-        yield from _of_gpu(address, here.get(address), events, ground)
+        yield from _of_gpu(address, here.get(address), tuple(_with_causes(events)), ground)
+
+
+def _with_causes(events: Sequence[Xid]) -> Iterator[Xid]:
+    """The Xids, each before the first Xid 45 that names it as the cause, also where the log has lost its own line."""
+    there = {event.code for event in events}
+    for event in events:
+        previous = PREVIOUS.search(event.text)
+        if previous and int(previous[1]) not in there:
+            there.add(int(previous[1]))
+            yield replace(event, code=int(previous[1]))
+        yield event
 
 
 @dataclass(frozen=True, slots=True)
