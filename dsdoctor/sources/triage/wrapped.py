@@ -78,6 +78,8 @@ def _continues(lines: Sequence[Line], index: int) -> bool:
     line, before = lines[index], lines[index - 1]
     if not before.text or line.number != before.number + 1:
         return False
+    if before.text.endswith(" \\"):
+        return True  # a command that a shell reads as one line
     length = len(before.prefix) + len(before.text)
     word = line.text.partition(" ")[0]
     if length + 1 + len(word) <= LEAST_WIDTH or (length > MOST_WIDTH and " " in before.text.strip()):
