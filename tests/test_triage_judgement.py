@@ -38,6 +38,10 @@ E803 = (
 E802 = "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"
 ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
 NOMEM = "misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
+LOAD_FAILED = "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
+NOT_LOADED = "ERROR: Unable to load the kernel module 'nvidia.ko'.  This happens most frequently when this kernel module was built against the wrong sources"
+OOM = "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacty of 79.19 GiB of which 15.06 MiB is free."
+NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
 TRITON_KEY = "ImportError: cannot import name 'triton_key' from 'triton.compiler.compiler'"
 
 
@@ -347,6 +351,34 @@ CUDNN_8 = "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_i
          "network.wrong-interface", ("VLLM_HOST_IP",)),
         (("UCX  WARN  network device 'eth7' is not available, please use one or more of: 'lo'(tcp)\nUCX  ERROR   no active messages transport to <no debug data>",),
          "network.wrong-interface", ("eth7", "UCX_NET_DEVICES")),
+        ((LOAD_FAILED, "$ snap list docker\nName    Version\ndocker  27.2.0"), "container.no-gpu-access", ("snap", "libnvidia-ml.so.1")),
+        ((LOAD_FAILED, "[nvidia-container-cli]\n  root = \"/run/nvidia/driver\""), "container.no-gpu-access", ("/run/nvidia/driver",)),
+        ((LOAD_FAILED, "unix:///home/user/.docker/desktop/docker.sock"), "container.no-gpu-access", ("Docker Desktop",)),
+        ((LOAD_FAILED, "| NVIDIA-SMI 570.124.06   Driver Version: 570.124.06   CUDA Version: 12.8 |"), "container.no-gpu-access", ("570.124.06",)),
+        ((LOAD_FAILED,), "driver.absent", ("snap",)),
+        (("Failed to initialize NVML: Unknown Error", "[nvidia-container-cli]\nno-cgroups=true"), "container.no-gpu-access", ("no-cgroups",)),
+        (("Failed to initialize NVML: Unknown Error", "[nvidia-container-cli]\n#no-cgroups = false"), "container.cgroup-revoked", ("lost",)),
+        (("UCX ERROR ibv_create_cq(cqe=4096) failed: Cannot allocate memory : Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)",),
+         "system.memlock-limited", ("64 KiB",)),
+        (("depmod: WARNING: /lib/modules/5.4.0-1.el8.x86_64/extra/nv_peer_mem.ko needs unknown symbol ib_register_peer_memory_client",),
+         "rdma.peermem-missing", ("nv_peer_mem", "ib_register_peer_memory_client")),
+        (("nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client",
+          "lrwxrwxrwx 1 root root 16 Jan 1 10:00 default -> 5.15.0-90-generic"), "rdma.peermem-missing", ("5.15.0-90-generic", "nvidia_peermem")),
+        (("NVSHMEM host library version (3.2.5) does not match with NVSHMEM device library version (3.3.9)",), "deepep.requirements", ("3.2.5 and 3.3.9",)),
+        ((ORDINAL, "GPU: NVIDIA A100-SXM4-40GB MIG 2g.10gb"), "gpu.mig-limits", ("one MIG device",)),
+        ((NOT_LOADED, "SecureBoot enabled"), "driver.module-unsigned", ("Secure Boot",)),
+        ((NOT_LOADED, "The nouveau driver is still loaded"), "driver.wrong-module-bound", ("nouveau",)),
+        (("Error 500: named symbol not found", "Server: Docker Desktop 4.30.0"), "wsl.unsupported", ("500", "Docker Desktop")),
+        (("OSError: libcuda.so: cannot open shared object file: No such file or directory", "Microsoft Windows [Version 10.0.26100.1742]"),
+         "wsl.libcuda-path", ("/usr/lib/wsl/lib",)),
+        (("PermissionError: [Errno 13] Permission denied: '/.cache'",), "system.cache-not-writable", ("/.cache", "HOME")),
+        (("OSError: [Errno 30] Read-only file system: '/.local'",), "system.cache-not-writable", ("/.local", "HOME")),
+        (("KeyError: 'getpwuid(): uid not found: 1000650000'",), "system.cache-not-writable", ("1000650000",)),
+        (("OSError: [Errno 28] No space left on device", "TMPDIR is /tmp, which is a tmpfs"), "system.disk-full", ("tmpfs", "/tmp")),
+        ((NO_DRIVER, "Linux pc 5.15.90.1-microsoft-standard-WSL2"), "wsl.unsupported", ("Windows hands no GPU",)),
+        (("Error: stat nvidia.com/gpu=all: no such file or directory",), "container.no-gpu-access", ("CDI",)),
+        (('Error: setting up CDI devices: failed to inject devices: failed to stat CDI host device "/dev/dri/card7": no such file or directory',),
+         "container.no-gpu-access", ("/dev/dri/card7", "CDI")),
         (("FAILED: fp8.cuda.o\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nninja: build stopped: subcommand failed.",), "toolchain.no-nvcc", ("build",)),
         (("NCCL error in: ProcessGroupNCCL.cpp:911, unhandled system error, NCCL version 2.8.3", "Linux pc 5.15.90.1-microsoft-standard-WSL2"),
          "wsl.unsupported", ("NCCL 2.8.3", "WSL")),
@@ -370,6 +402,41 @@ def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str],
 
 
 @pytest.mark.parametrize(
+    ("texts", "check", "said"),
+    [
+        (("vllm serve example/Example-70B-Instruct", OOM), "capacity.does-not-fit", ("70 billion", "140 GB", "one GPU of 79.19 GiB")),
+        (("vllm serve example/Example-70B-Instruct --tensor-parallel-size 4", OOM), "capacity.does-not-fit", ("140 GB", "shared by 4 GPUs")),
+        (("vllm serve example/Example-33B --dtype float32", OOM), "capacity.does-not-fit", ("132 GB", "float32")),
+        (("srun ./train\nmax locked memory       (kbytes, -l) 64",), "system.memlock-limited", ("64 KiB", "slurmd")),
+        (("simpleP2P starts and then hangs",), "pcie.p2p-broken", ("P2P", "IOMMU", "ACS")),
+        ((">>> t = torch.ones(3, device=cuda1)\n>>> t.to(cuda0)\ntensor([0., 0., 0.], device='cuda:0')",), "pcie.p2p-broken", ("zeros", "IOMMU")),
+        (("the second GPU is running at PCIe 3.0 x4",), "pcie.link-degraded", ("3.0 x4",)),
+        (("RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 500: named symbol not found",), "wsl.unsupported", ("500", "Docker Desktop")),
+        (("Failed to create a completion queue (CQ):\n\nRequested CQE: 4096\nError:    Cannot allocate memory",), "system.memlock-limited", ("memlock",)),
+        (("/opt/src/modules/transport/ibgda/ibgda.cpp:2234: NULL value Unable to create ah.",), "deepep.requirements", ("GID",)),
+        (("cat: /sys/kernel/mm/memory_peers/nv_mem/version: No such file or directory",), "rdma.peermem-missing", ("nvidia_peermem", "OFED")),
+        (("RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 1024 vs 918",), "system.disk-full", ("disk is full",)),
+        (("both root ports report ACSCtl: ReqRedir+ CmpltRedir+",), "pcie.acs-redirect", ("ACS", "IOMMU")),
+    ],
+)  # fmt: skip
+def test_what_fits_well_and_is_not_proved_is_a_warning(texts: Sequence[str], check: str, said: Sequence[str]) -> None:
+    report = triage(*texts)
+    assert checks(report) == [check]
+    assert errors(report) == set()
+    assert [item for item in said if item not in words(report)] == []
+
+
+def test_a_driver_that_is_not_loaded_under_secure_boot_names_the_signature_too() -> None:
+    assert "driver.module-unsigned" in checks(triage(NO_DRIVER, "SecureBoot enabled"))
+    assert "driver.module-unsigned" not in checks(triage(NO_DRIVER, "SecureBoot disabled"))
+
+
+def test_weights_of_quantised_models_are_not_reckoned_by_their_name() -> None:
+    assert "billion" not in words(triage("vllm serve example/Example-70B-AWQ", OOM))
+    assert "billion" not in words(triage("vllm serve example/Example-70B --quantization fp8", OOM))
+
+
+@pytest.mark.parametrize(
     "texts",
     [
         ("$ python3 -m sglang.check_env\n/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found\nNVCC: Not Available",),
@@ -384,6 +451,14 @@ def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str],
         ("[W tensorpipe_agent.cpp:180] Failed to look up the IP address for the hostname (EAI_NONAME: unknown node or service), defaulting to 127.0.0.1",),
         ("EFA internal error: (4112) Failure to post internal receive buffers",),
         ("Bootstrap : Using ens7:10.2.0.3<0>\nconnecting to address  with family 0 is neither AF_INET(2) nor AF_INET6(10)", "export NCCL_SOCKET_IFNAME=ens7"),
+        ("tensor([0., 0., 0.], device='cuda:1')",),
+        ("Max locked memory         65536                65536                bytes",),
+        ("srun ./train\nMax locked memory         65536                65536                bytes",),
+        (NOT_LOADED,),
+        ("RuntimeError: CUDA error: named symbol not found",),
+        ("the NVMe drive beside the GPU runs at x4",),
+        ("the card runs at x8 instead of x16",),
+        ("ib_md.c:1193 UCX WARN RDMA transports are disabled because max locked memory limit (64 kbytes) is too low.",),
         ("UserWarning: WARNING: No libcuda.so found! Install CUDA or the cudatoolkit (anaconda)!",),
         ("docker run \\\n  --gpus all \\\n  example/image:1 serve\nNo platform detected, vLLM is running on UnspecifiedPlatform",),
         ("There was a problem when trying to write in your cache folder (/.cache/huggingface/hub). You should set the environment variable",),

@@ -56,6 +56,7 @@ TOLD_BY: Mapping[str, tuple[str, ...]] = {
     "nvcc": ("cuda_toolkits",),
 }
 """Names of facts that a summary may use, and the sections that tell them."""
+FLOAT16_BYTES, FLOAT32_BYTES = 2, 4
 KNOWN_NAME = "="
 """In front of a name in the conditions of a reading: the name has a value."""
 
@@ -347,6 +348,20 @@ def _product_name(said: str) -> str:
     return " ".join(part.strip() for part in ("NVIDIA GeForce", kind, model[1], model[2], model[3]) if part)
 
 
+def _give_size_of_model(values: dict[str, str]) -> None:
+    """How much the weights of a model take whose name tells its size, and whether its share is more than the GPU of the message holds."""
+    try:
+        billions = float(values.get("model_billions", ""))
+    except ValueError:
+        return
+    weights = billions * (FLOAT32_BYTES if values.get("line_of_float32_said") else FLOAT16_BYTES)
+    values.setdefault("model_gb", f"{weights:.0f}")
+    total = re.fullmatch(r"(\d{1,4}(?:\.\d{1,3})?) ?GiB", values.get("oom_total", ""))
+    sharers = int(values.get("parallel_said", "1"))
+    if total and weights * 1e9 / sharers > float(total[1]) * 2**30:
+        values.setdefault("weights_too_large", "yes")
+
+
 def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     """The names, and what the matrices make of them."""
     values = dict(names)
@@ -394,10 +409,19 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("path", "path_3"),
         ("library", "library_2"),
         ("library", "library_3"),
+        ("symbol", "symbol_2"),
+        ("memlock_said", "memlock_said_2"),
+        ("toolkit_root", "toolkit_root_2"),
+        ("tmpfs", "tmpfs_2"),
+        ("path", "path_2"),
+        ("link_said", "link_said_2"),
     ):
         give(name, values.get(source, ""))
     give("cudnn_versions", values.get("cudnn_each", ""))
     give("gpu", _product_name(values.get(GPU_IN_PROSE, "")))
+    _give_size_of_model(values)
+    if values.get("memlock_bytes", "").isdecimal():
+        give("memlock_said", int(values["memlock_bytes"]) // 1024)
     torch_cuda = CudaVersion.parse(values.get("torch_cuda", "") or values.get("torch", "").partition("+")[2])
     give("torch_cuda", torch_cuda)
     give("torch_tag", torch_cuda.tag if torch_cuda else "")

@@ -68,7 +68,7 @@ CASES = (
 @check(
     "wsl.unsupported",
     Severity.ERROR,
-    explains=("rdma.*", "deepep.requirements", "gpu.mig-limits"),
+    explains=("driver.absent", "rdma.*", "deepep.requirements", "gpu.mig-limits"),
     settle="uname -r; pip list",
     cases=CASES,
 )
