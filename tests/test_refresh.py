@@ -128,13 +128,32 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
-def test_known_versions_change_nothing(index: Index, matrices: Path) -> None:
+def test_known_versions_change_nothing_and_a_source_only_release_is_not_built_to_be_read(index: Index, matrices: Path) -> None:
     index.releases("engine", ENGINE)
     index.releases("nvidia-thing-cu13", THING, "py3-none-manylinux_2_27_x86_64")
+    (index.folder / "engine" / "engine-1.2.tar.gz").write_bytes(b"not even an archive")
+    with (index.folder / "engine" / "index.html").open("a", encoding="utf-8") as page:
+        page.write('<a href="engine-1.2.tar.gz">engine-1.2.tar.gz</a>\n')
     before = contents(matrices)
     found = refreshed(matrices)
-    assert (found.changes, found.written, found.packages, found.versions) == ((), (), 2, 3)
+    assert [(change.version, change.kind) for change in found.changes] == [("1.2", "unread")]
+    assert (found.written, found.packages, found.versions) == ((), 2, 3)
     assert contents(matrices) == before
+
+
+def test_what_the_index_has_no_more_is_told_and_stays_and_the_rest_is_compared(index: Index, matrices: Path) -> None:
+    index.releases("engine", {"1.1": ENGINE["1.1"], "1.2": ("torch==2.10.0",)})
+    found = refreshed(matrices)
+    assert [(change.package, change.version, change.kind) for change in found.changes] == [
+        ("engine", "1.0", "gone"),
+        ("engine", "1.2", "new"),
+        ("nvidia-thing-cu13", "*", "gone"),
+    ]
+    rows = parse_yaml(matrices / "companions.yaml")[1]["packages"]["engine"]["releases"]
+    assert [row["version"] for row in rows] == ["1.2", "1.1", "1.0"]
+    assert (matrices / "nvidia-wheels.yaml").read_text(encoding="utf-8") == WHEELS
+    with pytest.raises(RefreshError, match="pip finds no release of nvidia-thing-cu13"):
+        refreshed(matrices, "nvidia-thing-cu13")
 
 
 def test_a_new_version_becomes_a_row_and_what_was_written_by_hand_stays(index: Index, matrices: Path) -> None:
@@ -188,24 +207,6 @@ def test_a_withdrawn_version_is_reported_and_marked(index: Index, matrices: Path
     assert refreshed(matrices, "engine").changes == ()
 
 
-def test_a_version_that_the_index_lost_is_reported_and_stays(index: Index, matrices: Path) -> None:
-    index.release("engine", "1.1", ENGINE["1.1"])
-    before = contents(matrices)
-    found = refreshed(matrices, "engine")
-    assert [(change.version, change.kind) for change in found.changes] == [("1.0", "gone")]
-    assert contents(matrices) == before
-
-
-def test_a_source_only_release_is_not_built_to_be_read(index: Index, matrices: Path) -> None:
-    index.releases("engine", ENGINE)
-    (index.folder / "engine" / "engine-1.2.tar.gz").write_bytes(b"not even an archive")
-    with (index.folder / "engine" / "index.html").open("a", encoding="utf-8") as page:
-        page.write('<a href="engine-1.2.tar.gz">engine-1.2.tar.gz</a>\n')
-    before = contents(matrices)
-    assert [(change.version, change.kind) for change in refreshed(matrices, "engine").changes] == [("1.2", "unread")]
-    assert contents(matrices) == before
-
-
 @pytest.mark.parametrize("address", ["file:///nowhere/at/all", "http://127.0.0.1:9"])
 def test_an_index_that_does_not_answer_is_an_error_and_nothing_changes(
     index: Index, matrices: Path, monkeypatch: pytest.MonkeyPatch, address: str
@@ -224,27 +225,6 @@ def test_failure_halfway_leaves_every_file(index: Index, matrices: Path) -> None
     before = contents(matrices)
     with pytest.raises(RefreshError, match="no file was changed"):
         refreshed(matrices)
-    assert contents(matrices) == before
-
-
-def test_a_package_that_the_index_does_not_have_is_told_and_the_others_are_compared(index: Index, matrices: Path) -> None:
-    index.releases("engine", {**ENGINE, "1.2": ("torch==2.10.0",)})
-    found = refreshed(matrices)
-    assert [(change.package, change.version, change.kind) for change in found.changes] == [
-        ("engine", "1.2", "new"),
-        ("nvidia-thing-cu13", "*", "gone"),
-    ]
-    assert (matrices / "nvidia-wheels.yaml").read_text(encoding="utf-8") == WHEELS
-    with pytest.raises(RefreshError, match="pip finds no release of nvidia-thing-cu13"):
-        refreshed(matrices, "nvidia-thing-cu13")
-
-
-def test_a_broken_wheel_changes_nothing(index: Index, matrices: Path) -> None:
-    index.releases("engine", {**ENGINE, "1.2": ()})
-    (index.folder / "engine" / "engine-1.2-py3-none-any.whl").write_bytes(b"no zip")
-    before = contents(matrices)
-    with pytest.raises(RefreshError, match="no file was changed"):
-        refreshed(matrices, "engine")
     assert contents(matrices) == before
 
 
