@@ -101,6 +101,11 @@ def test_nothing_is_left_running_after_a_deadline(tmp_path: Path, monkeypatch: p
     pytest.fail("the probe's own child survived the deadline")
 
 
+def heeding_interrupts() -> None:
+    """In a new process: Ctrl-C counts, also where the tests run in the background of a shell, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_command_that_is_ended_ends_all_that_it_started(number: signal.Signals, code: int, tmp_path: Path) -> None:
     python = tmp_path / "python3"
@@ -108,7 +113,9 @@ def test_a_command_that_is_ended_ends_all_that_it_started(number: signal.Signals
     python.chmod(0o755)
     command = [sys.executable, "-m", "dsdoctor", "check", "--python", str(python), "--format", "json"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding_interrupts
+    ) as process:
         pids: list[str] = []
         for _ in range(500):
             pids = (tmp_path / "pids").read_text().split() if (tmp_path / "pids").exists() else []
@@ -116,7 +123,10 @@ def test_a_command_that_is_ended_ends_all_that_it_started(number: signal.Signals
                 break
             time.sleep(0.02)
         process.send_signal(number)
-        out, errors = process.communicate(timeout=10)
+        try:
+            out, errors = process.communicate(timeout=10)
+        finally:
+            process.kill()
     assert (process.returncode, json.loads(out)["exit_code"]) == (code, code)
     assert errors.endswith("interrupted\n" if number is signal.SIGINT else f"dsdoctor: ended by {number.name}\n")
     assert pids
@@ -137,7 +147,12 @@ def test_an_interrupt_leaves_nothing_running(tmp_path: Path) -> None:
         "p = Probe(name='s', provides=('libc',), module='probe_sleeper', cost='instant', timeout_s=60)\n"
         "live.examine(Host(), Scope(target=None), (p,))\n"
     )
-    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(tmp_path)}, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+        preexec_fn=heeding_interrupts,
+    )
     for _ in range(300):
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
             break
