@@ -89,6 +89,8 @@ class _Read:
     row: LogSignature
     reading: LogReading
     subject: str
+    values: Mapping[str, str]
+    """What its sentences may be filled with."""
 
 
 def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[Proof, ...]:
@@ -99,11 +101,13 @@ def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[P
     groups: dict[tuple[str, str], list[_Read]] = {}
     for event in events:
         row = world.signatures.signature(event.signature)
+        if row is None or not row.readings:
+            continue
         values = _derived({**names, **event.captures, "line": event.text}, world)
-        reading = _reading(row, seen, values) if row else None
-        if row and reading:
+        reading = _reading(row, seen, values)
+        if reading:
             subject = _one_line(filled(reading.subject, values)) or reading.check
-            groups.setdefault((reading.check, subject), []).append(_Read(event, row, reading, subject))
+            groups.setdefault((reading.check, subject), []).append(_Read(event, row, reading, subject, values))
     found = [_proof(reads, names, sections, world, remedies_of(check)) for (check, _), reads in groups.items()]
     return tuple(sorted(found, key=lambda proof: proof.order))
 
@@ -171,7 +175,7 @@ def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) 
 
 def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections, world: World, remedies: Remedies) -> Proof:
     first = min(reads, key=lambda read: Severity(read.reading.severity).rank)
-    values = _derived({**names, **first.event.captures, "line": first.event.text}, world)
+    values = first.values
     fill = {name: text for name, template in first.reading.fill.items() if (text := filled(template, values))}
     cases = first.reading.cases
     chosen = tuple(one for case in cases for one in remedies(case, **fill)[:1]) if len(cases) > 1 else remedies(*cases, **fill)
@@ -413,7 +417,6 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("memlock_said", "memlock_said_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
-        ("path", "path_2"),
         ("link_said", "link_said_2"),
     ):
         give(name, values.get(source, ""))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import cache
 
 _LAST_NUMBER = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 _PLAIN = re.compile(r"[\w.:@+/-]+")
@@ -33,9 +32,8 @@ def folded(names: Iterable[str]) -> str:
     return ",".join(text for _, text in sorted(parts))
 
 
-@cache
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """A key that puts node2 before node10; each name is asked for in several orders."""
+    """A key that puts node2 before node10."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
 
 
