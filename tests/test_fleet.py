@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
 import copy
 import csv
 import datetime
+import errno
 import gzip
 import importlib.util
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -253,6 +256,37 @@ def test_bad_input_ends_in_zero_with_a_warning_and_strict_in_two(with_bad_input:
     assert (lenient.exit_code, "12 of the inputs could not be read" in lenient.stderr) == (0, True)
     assert "foreign.json" in lenient.stdout
     assert command(str(with_bad_input), "--strict").exit_code == 2
+
+
+def test_it_makes_no_difference_how_much_is_read_at_once(with_bad_input: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    at_once = merged(with_bad_input)
+    monkeypatch.setattr("dsdoctor.fleet.loading.ROUND_BYTES", 1)
+    assert merged(with_bad_input) == at_once
+
+
+def test_line_ends_marks_and_names_that_are_no_text_harm_nothing(base: Report, tmp_path: Path) -> None:
+    def written(name: bytes, label: str, change: Callable[[bytes], bytes]) -> None:
+        (tmp_path / os.fsdecode(name)).write_bytes(change(json.dumps(node(base, label), indent=1).encode()))
+
+    written(b"a.json", "lines", lambda text: text.replace(b"\n", b"\r\n"))
+    written(b"b.json", "mark", lambda text: codecs.BOM_UTF8 + text)
+    written(b"c\xff.json", "name", lambda text: text)
+    written(b"d\xff.json", "cut", lambda text: text[:2000].replace(b"\n", b"\r\n"))
+    last = (tmp_path / os.fsdecode(b"d\xff.json")).read_bytes().count(b"\n") + 1
+    fleet = merged(tmp_path)
+    assert [item.name for item in fleet.nodes] == ["lines", "mark", "name"]
+    assert [item.reason for item in fleet.rejected] == [
+        f"the JSON ends in the middle (line {last}); the file was cut short, record it again"
+    ]
+
+
+def test_a_full_disk_is_told_with_the_way_out(base: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: object, document: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("dsdoctor.fleet.loading.Round.put", full)
+    with pytest.raises(UsageError, match=r"No space left on device; set TMPDIR to a folder with room for 256 MiB"):
+        merge_of(tmp_path, [node(base, "node1")])
 
 
 def test_reasons_that_differ_only_in_the_line_are_one() -> None:

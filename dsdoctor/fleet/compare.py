@@ -125,7 +125,8 @@ def _facts(reports: Store, limits: Limits, group_by: Sequence[str]) -> None:
         "CREATE TABLE tally AS SELECT grp, fact, value, false AS absent, count(DISTINCT id) AS n FROM fact GROUP BY grp, fact, value;"
         "INSERT INTO tally SELECT t.grp, t.fact, any_value(f.absent), true, any_value(k.n) - sum(t.n) AS missing FROM tally t"
         f" JOIN (VALUES {families}) f(family, absent) ON t.fact LIKE f.family || '.%'"
-        " JOIN (SELECT grp, unnest(families) AS family, count(*) AS n FROM node GROUP BY grp, family) k ON k.grp = t.grp AND k.family = f.family"
+        " JOIN (SELECT grp, family, count(*) AS n FROM (SELECT grp, unnest(families) AS family FROM node) GROUP BY grp, family) k"
+        " ON k.grp = t.grp AND k.family = f.family"
         " GROUP BY t.grp, t.fact HAVING missing > 0"
     )
     reports.run(

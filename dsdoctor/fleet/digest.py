@@ -6,7 +6,6 @@ dsdoctor versions are read as far as they go.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -250,14 +249,21 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
 """Column of a node → its type and the SQL that takes it from `r`, the report, and `f`, its facts."""
 
 TABLE = ", ".join(f'"{name}" {kind}' for name, (kind, _) in COLUMNS.items())
-PARSE = (
-    f"INSERT INTO parsed SELECT source, stem, TRY(from_json(text, '{json.dumps(_STRUCTURE)}')) AS r FROM"
-    " (SELECT unnest($sources) AS source, unnest($stems) AS stem, unnest($texts) AS text)"
+
+
+def _type(structure: object) -> str:
+    """What this part of `_STRUCTURE` is to DuckDB."""
+    if isinstance(structure, Mapping):
+        fields = [f'"{name}" {_type(part)}' for name, part in structure.items()]
+        return f"STRUCT({', '.join(fields)})"
+    return f"{_type(structure[0])}[]" if isinstance(structure, list) else str(structure)
+
+
+LINE = b'{"source":%b,"stem":%b,"r":%b}\n'
+"""One document among many in the file that `ADD` reads; whatever is not a report makes a line that is passed over."""
+ADD = (
+    f"INSERT INTO digest SELECT {', '.join(sql for _, sql in COLUMNS.values())} FROM (SELECT source, stem, r, r.facts AS f FROM"
+    " read_json($path, format = 'newline_delimited', ignore_errors = true, maximum_object_size = $longest,"
+    f" columns = {{'source': 'VARCHAR', 'stem': 'VARCHAR', 'r': '{_type(_STRUCTURE)}'}}) WHERE r.schema IN ('{REPORT}', '{NO_REPORT}'))"
 )
-PARSED = f"SELECT source, stem, TRY(from_json('', '{json.dumps(_STRUCTURE)}')) AS r FROM (SELECT '' AS source, '' AS stem) LIMIT 0"
-"""The empty table that `PARSE` fills."""
-KEEP = (
-    f"INSERT INTO digest SELECT {', '.join(sql for _, sql in COLUMNS.values())}"
-    f" FROM (SELECT source, stem, r, r.facts AS f FROM parsed WHERE r.schema IN ('{REPORT}', '{NO_REPORT}'))"
-)
-"""Takes $packages and $of_one_node, what is compared of packages and variables."""
+"""Takes $path, a file of lines, none longer than $longest, and $packages and $of_one_node, what is compared of packages and variables."""

@@ -19,7 +19,7 @@ from typing import IO, Any
 
 from dsdoctor.errors import UsageError
 
-DOCUMENT_LIMIT_BYTES = 64 << 20
+DOCUMENT_LIMIT_BYTES = 8 << 20
 WHOLE_LIMIT_BYTES, PACKED_WHOLE_LIMIT_BYTES = 1 << 20, 1 << 18
 """Larger files are read as a stream."""
 SUFFIXES = (".json", ".ndjson", ".jsonl")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import importlib
 import importlib.util
 import os
-import queue
 import shutil
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -19,13 +16,10 @@ from typing import Any
 from dsdoctor.errors import InputError, UsageError
 from dsdoctor.fleet import digest
 from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, paths_of, pieces, read, stems_of
+from dsdoctor.fleet.loading import Loader
 
-MEMORY_LIMIT = "384MB"
-"""What DuckDB may hold; the texts that are being read come on top."""
-BATCH_BYTES = 12 << 20
-"""Text that one thread hands to DuckDB at once."""
-KEPT_AT_ONCE = 1000
-"""Parsed reports from which a thread takes what matters; each time costs a tenth of a second."""
+MEMORY_LIMIT = "640MB"
+"""What DuckDB may hold before it spills to disk."""
 MOST_THREADS = 8
 INSTALL = "this needs DuckDB: pip install 'dsdoctor[fleet]'"
 
@@ -80,23 +74,10 @@ class Store:
                 self._add_parquet(path)
             else:
                 texts.append(path)
-        waiting: queue.Queue[list[Document] | None] = queue.Queue(maxsize=_threads())
-        workers = [_Worker(self, waiting) for _ in range(_threads())]
-        for worker in workers:
-            worker.start()
-        try:
-            for batch in self._batches(texts):
-                if any(worker.error for worker in workers):
-                    break
-                waiting.put(batch)
-        finally:
-            for _ in workers:
-                waiting.put(None)
-            for worker in workers:
-                worker.join()
-        for worker in workers:
-            if worker.error:
-                raise worker.error
+        values = {"packages": list(self.packages), "of_one_node": self.of_one_node}
+        with Loader(self.connection.cursor(), self._folder, values, self.rejected) as loader:
+            for document in self._documents(texts):
+                loader.put(document)
 
     def save(self, path: str) -> None:
         """Write what is kept of the newest report of each node as Parquet, whole or not at all. Raises UsageError with the reason."""
@@ -113,21 +94,14 @@ class Store:
             reason = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise UsageError(f"cannot write {path}: {reason}") from None
 
-    def _batches(self, paths: Sequence[str]) -> Iterator[list[Document]]:
-        batch: list[Document] = []
-        size = 0
+    def _documents(self, paths: Sequence[str]) -> Iterator[Document]:
         for path, stem in stems_of(paths).items():
             for item in read(path, stem):
-                if isinstance(item, Rejected):
-                    self.rejected.append(item)
-                    continue
-                batch.append(item)
-                size += len(item.content)
-                if size >= BATCH_BYTES:
-                    yield batch
-                    batch, size = [], 0
-        if batch:
-            yield batch
+                for document in pieces(item) if isinstance(item, Document) and is_packed(item.content) else (item,):
+                    if isinstance(document, Rejected):
+                        self.rejected.append(document)
+                    else:
+                        yield document
 
     def _add_parquet(self, path: str) -> None:
         duckdb = _duckdb()
@@ -149,105 +123,6 @@ class Store:
             self.rejected.append(Rejected(path, str(error)))
         except duckdb.Error as error:
             self.rejected.append(Rejected(path, f"not readable as Parquet: {str(error).splitlines()[0][:200]}"))
-
-
-class _Worker(threading.Thread):
-    """Takes batches of documents from a queue until None comes, and puts what matters of each into the store."""
-
-    def __init__(self, store: Store, waiting: queue.Queue[list[Document] | None]) -> None:
-        super().__init__(daemon=True)
-        self._store = store
-        self._waiting = waiting
-        self._connection = store.connection.cursor()
-        self._is_ready = False
-        self._held = 0
-        self.error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            while (batch := self._waiting.get()) is not None:
-                if self.error is None:
-                    self._guarded(batch)
-            if self.error is None:
-                self._keep()
-        except Exception as error:
-            self.error = self.error or error
-        finally:
-            self._connection.close()
-
-    def _guarded(self, batch: list[Document]) -> None:
-        try:
-            self._add(batch)
-        except Exception as error:  # the queue has to be emptied all the same, or the reader would wait for ever
-            self.error = error
-
-    def _add(self, batch: list[Document]) -> None:
-        documents: list[Document] = []
-        size = 0
-        while batch:
-            document = batch.pop()
-            for item in pieces(document) if is_packed(document.content) else (document,):
-                if isinstance(item, Rejected):
-                    self._store.rejected.append(item)
-                    continue
-                documents.append(item)
-                size += len(item.content)
-                if size >= BATCH_BYTES:
-                    self._parse(documents)
-                    documents, size = [], 0
-        self._parse(documents)
-
-    def _parse(self, documents: Sequence[Document]) -> None:
-        """Most files are one report, so a file is taken apart only when as a whole it is none: looking for a second one costs as much as parsing."""
-        texts = {item.source: text for item in documents if (text := _text_of(item)) is not None}
-        readable = [item for item in documents if item.source in texts]
-        failed = [item for item in documents if item.source not in texts]
-        if readable:
-            if not self._is_ready:
-                self._connection.execute(f"CREATE TEMP TABLE parsed AS {digest.PARSED}; BEGIN")
-                self._is_ready = True
-            answer = self._connection.execute(
-                f"{digest.PARSE} RETURNING source, r.schema",
-                {"sources": list(texts), "stems": [item.stem for item in readable], "texts": list(texts.values())},
-            ).fetchall()
-            foreign = {source for source, schema in answer if schema not in (digest.REPORT, digest.NO_REPORT)}
-            failed += [item for item in readable if item.source in foreign]
-            self._held += len(readable)
-        for item in failed:
-            parts = list(pieces(item)) if b"\n" in item.content else []
-            if len(parts) > 1:
-                self._store.rejected += [part for part in parts if isinstance(part, Rejected)]
-                self._parse([part for part in parts if isinstance(part, Document)])
-            else:
-                self._store.rejected.append(_why(item))
-        if self._held >= KEPT_AT_ONCE:
-            self._keep()
-
-    def _keep(self) -> None:
-        if self._held:
-            self._connection.execute(digest.KEEP, {"packages": list(self._store.packages), "of_one_node": self._store.of_one_node})
-            # One transaction from one time to the next: a commit of a table with so many columns costs as much as parsing twenty reports.
-            self._connection.execute("TRUNCATE parsed; COMMIT; BEGIN")
-            self._held = 0
-
-
-def _text_of(document: Document) -> str | None:
-    try:
-        text = document.content.removeprefix(codecs.BOM_UTF8).decode()
-    except UnicodeDecodeError:
-        return None
-    return text if text and not text.isspace() else None
-
-
-def _why(document: Document) -> Rejected:
-    """Why a document is no report, in the words that `replay` has for it."""
-    from dsdoctor.sources import replay
-
-    try:
-        replay.parse(document.content, document.source)
-    except InputError as error:
-        return Rejected(document.source, str(error).removeprefix(f"{document.source}: "))
-    return Rejected(document.source, "a recording, which no check has judged; dsdoctor replay FILE --format json makes a report of it")
 
 
 def _threads() -> int:
