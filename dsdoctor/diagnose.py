@@ -308,7 +308,8 @@ class _Found:
 
     def _concerns(self, other: _Found) -> bool:
         names = "|".join(map(re.escape, self.finding.explains_only))
-        return not names or re.search(rf"(?<![\w-])(?:{names})(?![\w-])", other.finding.subject) is not None
+        texts = (other.finding.subject, *(evidence.value for evidence in other.finding.evidence))
+        return not names or any(re.search(rf"(?<![\w-])(?:{names})(?![\w-])", text) for text in texts)
 
 
 def _fold(judged: Sequence[_Judged], knowledge: KnowledgeSource) -> tuple[Diagnosis, ...]:

@@ -131,7 +131,7 @@ class Finding:
     explains: tuple[str, ...] = ()
     """Ids (or globs) of further checks whose findings follow from this one, beside those the check names."""
     explains_only: tuple[str, ...] = ()
-    """Where it concerns single packages: their names. Only findings whose subject names one of them follow from it."""
+    """Where it concerns single packages: their names, and the paths of their files. Only findings whose subject or evidence names one of them follow from it."""
     owner: str = ""
     """Who mends it, where the site says so."""
     fleet_case: str = ""

@@ -138,6 +138,20 @@ def test_a_cause_that_concerns_one_package_explains_that_package_only(subject: s
     assert len(report.diagnosis) == (1 if follows else 2)
 
 
+@pytest.mark.parametrize(("value", "follows"), [("OSError: /v/deep_gemm/_C.so", True), ("OSError: /v/deep_gemm/_C.sox", False)])
+def test_a_file_of_the_package_may_stand_in_the_evidence_alone(value: str, follows: bool) -> None:
+    @check("x.cause", Severity.ERROR, explains=("x.effect",))
+    def cause(platform: Platform) -> Iterator[Finding]:
+        yield replace(found("cause"), explains_only=("deep-gemm", "/v/deep_gemm/_C.so"))
+
+    @check("x.effect", Severity.ERROR)
+    def effect(platform: Platform) -> Iterator[Finding]:
+        yield replace(found("GPU 0"), evidence=(Evidence(where="smoke[deepgemm].reason", value=value),))
+
+    report = judge(Sections(platform=UBUNTU), cause, effect)
+    assert len(report.diagnosis) == (1 if follows else 2)
+
+
 def test_a_mild_cause_does_not_swallow_a_grave_consequence() -> None:
     @check("x.mild", Severity.INFO, explains=("b.*",))
     def mild(platform: Platform) -> Iterator[Finding]:

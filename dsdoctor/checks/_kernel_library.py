@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from dsdoctor.checks.gpu._reading import named
 from dsdoctor.checks.torch._gpus import serves
-from dsdoctor.facts import CudaToolkit, Extension, Gpu, Package, Section, State, TorchBuild
+from dsdoctor.facts import CudaToolkit, Extension, Gpu, Package, Section, SmokeResult, State, TorchBuild
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity
 from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 Said = Finding | Doubt | NotApplicable
 ENGINES = ("vllm", "sglang")
 """They bring copies of these libraries under names of their own."""
+BELOW = "Below it, the import or the first call fails."
+RAN_ALL_THE_SAME = "Its own GPU test ran on this node all the same; a function that the test does not call may still want it."
 
 V = TypeVar("V", CudaVersion, LibraryVersion)
 
@@ -47,6 +49,8 @@ class Installed:
     lines: tuple[LibraryRequirement, ...]
     targets: tuple[str, ...] = ()
     """GPU targets in the fat binaries of its extensions, where they were read."""
+    has_run: bool = False
+    """Whether its own GPU test gave numbers on this node."""
 
     @property
     def name(self) -> str:
@@ -75,14 +79,17 @@ def installed(
     matrix: KernelLibraries,
     distributions: Sequence[str],
     extensions: Sequence[Extension] = (),
+    smoke: Sequence[SmokeResult] = (),
 ) -> tuple[Installed, ...]:
     """The distributions of a library that are there."""
+    has_run = any(result.test == library.lower() and result.outcome == "ran" for result in smoke)
     return tuple(
         Installed(
             library,
             package,
             tuple(row for row in matrix.requirements if row.may_be(package.name, package.version)),
             tuple(dict.fromkeys(target for part in extensions if part.package == package.name for target in part.gpu_targets)),
+            has_run,
         )
         for package in packages
         if package.name in distributions
@@ -213,9 +220,9 @@ def below(found: Installed, reading: Reading[V], floors: Sequence[V | None], rem
         least = min(floor for floor in floors if floor is not None)
         yield Finding(
             subject=found.name,
-            severity=found.severity,
-            summary=f"{found.name} needs {reading.what} {least} or newer; here is {reading.here}.",
-            cause=f"{wanting[-1].text} Below it, the import or the first call fails.".strip(),
+            severity=Severity.INFO if found.has_run else found.severity,
+            summary=f"{found.name} {'asks for' if found.has_run else 'needs'} {reading.what} {least} or newer; here is {reading.here}.",
+            cause=f"{wanting[-1].text} {RAN_ALL_THE_SAME if found.has_run else BELOW}".strip(),
             evidence=(found.evidence, reading.evidence),
             expected=f"{reading.what} {least} or newer",
             remedies=remedies(case),

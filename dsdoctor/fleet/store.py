@@ -18,7 +18,7 @@ from dsdoctor.fleet import digest
 from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, paths_of, pieces, read, stems_of
 from dsdoctor.fleet.loading import Loader
 
-MEMORY_LIMIT = "640MB"
+MEMORY_LIMIT = "512MB"
 """What DuckDB may hold before it spills to disk."""
 MOST_THREADS = 8
 INSTALL = "this needs DuckDB: pip install 'dsdoctor[fleet]'"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._kernel_library import Said, installed, not_installed, of_an_unknown_line, on_gpus, on_toolkit, on_torch
-from dsdoctor.facts import CudaToolkit, EnvironmentVariable, Gpu, LogEvent, Package, Section, TorchBuild
+from dsdoctor.facts import CudaToolkit, EnvironmentVariable, Gpu, LogEvent, Package, Section, SmokeResult, TorchBuild
 from dsdoctor.findings import Severity, Status
 from dsdoctor.remedies import Remedies
 
@@ -130,13 +130,14 @@ def requirements(
     packages: tuple[Package, ...],
     gpus: Section[tuple[Gpu, ...]],
     torch_build: Section[TorchBuild],
+    smoke: Section[tuple[SmokeResult, ...]],
     cuda_toolkits: Section[tuple[CudaToolkit, ...]],
     environment: Section[tuple[EnvironmentVariable, ...]],
     kernel_libraries_matrix: KernelLibraries,
     remedies: Remedies,
 ) -> Iterator[Said]:
     """Compare an installed DeepGEMM with the GPUs, torch and the toolkit that compiles its kernels."""
-    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS)
+    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS, smoke=smoke.value or ())
     if not found:
         yield not_installed(packages, LIBRARY)
     compiles_with_nvcc = all(variable.name != WITHOUT_NVCC or variable.value in ("", "0") for variable in environment.value or ())

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._kernel_library import ENGINES, Said, installed, not_installed, of_an_unknown_line, on_gpus, on_torch
-from dsdoctor.facts import Extension, Gpu, LogEvent, Package, Section, TorchBuild
+from dsdoctor.facts import Extension, Gpu, LogEvent, Package, Section, SmokeResult, TorchBuild
 from dsdoctor.findings import NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 
@@ -49,6 +49,18 @@ CASES = (
         status=Status.FAIL,
         severity=Severity.ERROR,
         says="2.14.1",
+    ),
+    Case(
+        title="the same, and its test ran",
+        sections={
+            "packages": (SGLANG_FORK,),
+            "gpus": H200,
+            "torch_build": TORCH,
+            "smoke": (SmokeResult(test="flashmla", path="flash_mla", gpu=0, outcome="ran", values={"rel_error": 2.2e-3}),),
+        },
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="ran on this node all the same",
     ),
     Case(
         title="installed on Ampere",
@@ -114,13 +126,14 @@ def requirements(
     packages: tuple[Package, ...],
     gpus: Section[tuple[Gpu, ...]],
     torch_build: Section[TorchBuild],
+    smoke: Section[tuple[SmokeResult, ...]],
     extensions: Section[tuple[Extension, ...]],
     kernel_libraries_matrix: KernelLibraries,
     remedies: Remedies,
 ) -> Iterator[Said]:
     """Compare an installed FlashMLA with the GPUs and torch."""
     engine = next((package.name for package in packages if package.name in ENGINES), "")
-    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS, extensions.value or ())
+    found = installed(packages, LIBRARY, kernel_libraries_matrix, DISTRIBUTIONS, extensions.value or (), smoke.value or ())
     judged = [one for one in found if one.package.name != UPSTREAM or not engine]
     if not judged:
         yield NotApplicable(reason=f"{engine} uses its own fork of FlashMLA") if found else not_installed(packages, LIBRARY)

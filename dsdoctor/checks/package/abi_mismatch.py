@@ -319,7 +319,7 @@ def _judge(
             expected="a build of torch with CUDA"
             if _lacks_cuda(gaps, build)
             else f"a build for {against}{f' and CUDA {cuda.major}' if cuda else ''}",
-            explains_only=() if package == "torch" else (package,),
+            explains_only=() if package == "torch" else (package, *(part.path for part in parts if part.path)),
             remedies=_install_cuda_build(build, remedies)
             if build is not None and _lacks_cuda(gaps, build)
             else _remedies(package, version, build, cuda, remedies),
