@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import json
+import os
 import sys
+import tempfile
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from dsdoctor.cli import command_line
 from dsdoctor.errors import UsageError
 from dsdoctor.lint import lint
 from dsdoctor.matrix import Knowledge, parse_yaml
-from dsdoctor.refresh import Metadata, Refreshed, RefreshError, ranges, refresh, same
+from dsdoctor.refresh import Metadata, Pip, Refreshed, RefreshError, ranges, refresh, same
 
 TODAY = datetime.date(2027, 1, 5)
 COMPANIONS = """# A comment that stays.
@@ -101,14 +103,42 @@ class Index:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Index:
-    import os
-
     for name in [name for name in os.environ if name.startswith("PIP_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
     monkeypatch.setenv("PIP_RETRIES", "0")
     return Index(tmp_path / "index")
+
+
+@pytest.fixture
+def forked_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip in forks of this process, which has imported it once: a start for each question takes most of the time of a test."""
+    from pip._internal.cli.main import main
+    from pip._internal.commands import create_command
+
+    for name in ("index", "install"):
+        create_command(name)
+
+    def run(self: Pip, arguments: Sequence[str]) -> tuple[int, str, str]:
+        with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            child = os.fork()
+            if child == 0:
+                code = 70
+                try:
+                    sys.stdout, sys.stderr = output, errors
+                    os.environ.update(PIP_CONSTRAINT=os.devnull, PIP_NO_INPUT="1", PIP_DISABLE_PIP_VERSION_CHECK="1")
+                    code = main([*arguments])
+                finally:
+                    output.flush()
+                    errors.flush()
+                    os._exit(code)
+            status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            output.seek(0)
+            errors.seek(0)
+            return status, output.read(), errors.read()
+
+    monkeypatch.setattr(Pip, "_run", run)
 
 
 @pytest.fixture
@@ -128,6 +158,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
 
+@pytest.mark.usefixtures("forked_pip")
 def test_known_versions_change_nothing_and_a_source_only_release_is_not_built_to_be_read(index: Index, matrices: Path) -> None:
     index.releases("engine", ENGINE)
     index.releases("nvidia-thing-cu13", THING, "py3-none-manylinux_2_27_x86_64")
@@ -141,6 +172,7 @@ def test_known_versions_change_nothing_and_a_source_only_release_is_not_built_to
     assert contents(matrices) == before
 
 
+@pytest.mark.usefixtures("forked_pip")
 def test_what_the_index_has_no_more_is_told_and_stays_and_the_rest_is_compared(index: Index, matrices: Path) -> None:
     index.releases("engine", {"1.1": ENGINE["1.1"], "1.2": ("torch==2.10.0",)})
     found = refreshed(matrices)
@@ -156,6 +188,7 @@ def test_what_the_index_has_no_more_is_told_and_stays_and_the_rest_is_compared(i
         refreshed(matrices, "nvidia-thing-cu13")
 
 
+@pytest.mark.usefixtures("forked_pip")
 def test_a_new_version_becomes_a_row_and_what_was_written_by_hand_stays(index: Index, matrices: Path) -> None:
     index.releases("engine", {**ENGINE, "1.2": ("torch==2.10.0", "unheard-of>=1", "Engine[all]; extra == 'x'")})
     index.releases("nvidia-thing-cu13", {**THING, "13.1.0": ()}, "py3-none-manylinux_2_28_x86_64.manylinux_2_35_x86_64")
@@ -195,6 +228,7 @@ def test_a_row_that_disagrees_is_corrected_in_its_place(index: Index, matrices: 
     assert refreshed(matrices, "engine").changes == ()
 
 
+@pytest.mark.usefixtures("forked_pip")
 @pytest.mark.skipif(
     Version(importlib.metadata.version("pip")) < Version("23.3"), reason="this pip does not say that a release was withdrawn"
 )
@@ -218,6 +252,7 @@ def test_an_index_that_does_not_answer_is_an_error_and_nothing_changes(
     assert contents(matrices) == before
 
 
+@pytest.mark.usefixtures("forked_pip")
 def test_failure_halfway_leaves_every_file(index: Index, matrices: Path) -> None:
     index.releases("engine", {**ENGINE, "1.2": ("torch==2.10.0",)})
     index.releases("nvidia-thing-cu13", THING)
