@@ -92,6 +92,12 @@ class _Read:
     values: Mapping[str, str]
     """What its sentences may be filled with."""
 
+    @property
+    def told(self) -> int:
+        """How much of what its own line says stands in its summary: of two lines of one fault the one that names the GPU is shown."""
+        summary = filled(self.reading.summary, self.values)
+        return sum(bool(value) and value in summary for value in self.event.captures.values())
+
 
 def proofs(sections: Sections, world: World, remedies_of: RemediesOf) -> tuple[Proof, ...]:
     """One finding for each check and subject that lines prove, in the order of their first lines."""
@@ -174,7 +180,7 @@ def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) 
 
 
 def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections, world: World, remedies: Remedies) -> Proof:
-    first = min(reads, key=lambda read: Severity(read.reading.severity).rank)
+    first = min(reads, key=lambda read: (Severity(read.reading.severity).rank, -read.told))
     values = first.values
     fill = {name: text for name, template in first.reading.fill.items() if (text := filled(template, values))}
     cases = first.reading.cases

@@ -174,7 +174,7 @@ def cards(text: str) -> tuple[int, str] | None:
 
 
 def _gpu_name(text: str, line: Line) -> Iterator[Found]:
-    if known := cards(text) or cards(text.partition(" (")[0]):
+    if known := cards(text) or cards(re.split(r"\s?[,(|]", text, maxsplit=1)[0]):
         for index in range(min(known[0], 256)):
             yield Fact("gpus", "name", known[1], line, str(index), FORMAT)
         return
