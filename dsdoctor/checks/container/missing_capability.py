@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks.container._reading import NO_DEVICE_FILES
@@ -116,6 +117,16 @@ CASES = (
         says="driver libraries",
     ),
     Case(title="not in a container", sections={"container": absent("a plain host")}, status=Status.NOT_APPLICABLE),
+    Case(
+        title="a message names the version of one library",
+        sections={
+            "container": Container(runtime="docker"),
+            "device_nodes": GPU_FILES,
+            "driver_libraries": (replace(NVML, path="loaded by nvidia-smi"),),
+        },
+        status=Status.UNKNOWN,
+        says="neither its driver libraries",
+    ),
 )
 
 
@@ -185,8 +196,11 @@ def _lacking(
     driver_libraries: Section[tuple[DriverLibrary, ...]],
 ) -> tuple[frozenset[str] | None, tuple[Evidence, ...]]:
     """The capabilities that did not arrive, None when that cannot be told; by the libraries found, else by the variable."""
-    if driver_libraries.state in (State.KNOWN, State.ABSENT):
-        real = {library.soname for library in driver_libraries.value or () if library.kind != "stub"}
+    libraries = driver_libraries.value or ()
+    # A message that names the version of one library is no list of those that are there.
+    listed = not libraries or any(library.path.startswith("/") for library in libraries)
+    if driver_libraries.state in (State.KNOWN, State.ABSENT) and listed:
+        real = {library.soname for library in libraries if library.kind != "stub"}
         lacking = {
             capability
             for capability, soname in (("compute", "libcuda.so.1"), ("utility", "libnvidia-ml.so.1"))

@@ -88,6 +88,16 @@ CASES = (
         says="580.95.05",
     ),
     Case(
+        title="libraries upgraded, but no module was built for them",
+        sections={
+            "kernel_driver": KernelDriver(version="570.133.20"),
+            "driver_libraries": (library("570.158.01", soname="libnvidia-ml.so.1"),),
+            "driver_module_file": DriverModuleFile(path="/lib/modules/6.8.0/updates/dkms/nvidia.ko", version="570.133.20"),
+        },
+        status=Status.FAIL,
+        says="DKMS did not build",
+    ),
+    Case(
         title="a container that was started before the host's upgrade",
         sections={
             "kernel_driver": KernelDriver(version="580.95.05"),
@@ -184,7 +194,7 @@ def library_mismatch(
         cause=_cause(on_disk, different, kernel_driver.value, container.value is not None),
         evidence=tuple(evidence),
         expected="kernel module and user-space libraries of exactly the same release",
-        remedies=_remedies(remedies, on_disk, different, container.value is not None),
+        remedies=_remedies(remedies, on_disk, different, module, container.value is not None),
         # The version of a module that an upgrade has left behind tells nothing about the driver this node is to have.
         explains=OF_THE_OLD_VERSION if module is not None and _newest(different, module) > module else (),
     )
@@ -213,13 +223,20 @@ def _cause(on_disk: str | None, different: list[DriverLibrary], kernel: KernelDr
     if on_disk and different and on_disk == different[0].version:
         return "The driver was upgraded on disk while the old kernel module stayed loaded. A reboot (or a reload of the modules) ends it."
     if on_disk and kernel and on_disk == kernel.version:
-        return "The kernel module is the installed one, the libraries are not: two package sources, or an upgrade that stopped half-way."
+        return (
+            "The kernel module is the installed one, the libraries are not: two package sources, an upgrade that stopped half-way, "
+            "or a module that DKMS did not build."
+        )
     return "Usually the driver packages were upgraded while the old kernel module stayed loaded; a reboot or a reload of the kernel module ends it."
 
 
-def _remedies(remedies: Remedies, on_disk: str | None, different: list[DriverLibrary], in_container: bool) -> tuple[Remedy, ...]:
+def _remedies(
+    remedies: Remedies, on_disk: str | None, different: list[DriverLibrary], module: DriverVersion | None, in_container: bool
+) -> tuple[Remedy, ...]:
     if in_container:
         return remedies("container")
     if on_disk and different and on_disk != different[0].version:
+        if module is not None and DriverVersion.parse(on_disk) == module and _newest(different, module) > module:
+            return (*remedies("module-not-built")[:1], *remedies("user-space-wrong"))
         return remedies("user-space-wrong")
     return remedies("upgraded")

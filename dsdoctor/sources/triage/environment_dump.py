@@ -24,6 +24,9 @@ _NCCL = re.compile(r"(?:NCCL INFO )?(NCCL_[A-Z0-9_]{1,50}) set (?:by environment
 _DESCRIBED = re.compile(r"\s{2,12}([A-Z][A-Z0-9_]{2,60}):\s{1,40}(\S.{0,400})$")
 """`kubectl describe pod`, under Environment:."""
 
+_PLACEHOLDER = re.compile(r"\$\{?\w{1,60}\}?|\$\{[^{}]{1,120}\}|\$\([^()]{1,200}\)|\{\{.{1,120}\}\}|<[^<>]{1,80}>|%\w{1,60}%|…|\.\.\.")
+"""What a script or a manual has in the place of a value, which the text then does not tell."""
+
 WORDS_IN_VALUE = ("NVIDIA_REQUIRE_CUDA", "CFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "TORCH_CUDA_ARCH_LIST")
 """Variables whose values hold blanks without quotes."""
 
@@ -69,7 +72,7 @@ def _variable(name: str, value: str, line: Line) -> Iterator[Found]:
     value = value.strip().removesuffix("\\").strip()
     if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
         value = value[1:-1]
-    if matters(name) and not SECRET_IN_VALUE.search(value):
+    if matters(name) and not SECRET_IN_VALUE.search(value) and not _PLACEHOLDER.fullmatch(value):
         yield Fact("environment", "value", told_value(value), line, name, FORMAT)
 
 

@@ -1,10 +1,11 @@
-"""Kernel logs: dmesg, journalctl -k, syslog and /dev/kmsg, through the parser that the live probe uses."""
+"""Kernel logs: dmesg, journalctl -k, syslog and /dev/kmsg, through the parser that the live probe uses; and what the driver says of its clients."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
+from dsdoctor.facts import DriverLibrary
 from dsdoctor.sources.kernel_text import read_lines
 from dsdoctor.sources.triage.fact import Fact, Found, Parser
 from dsdoctor.sources.triage.lines import Line
@@ -39,7 +40,41 @@ def _placed(entry: object, line: Line) -> object:
     return replace(entry, where=line.where)  # type: ignore[type-var]
 
 
+API_MISMATCH = "API mismatch"
+MESSAGE_LINES = 5
+"""The driver breaks the message into so many lines, each with `NVRM:` in front."""
+_VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
+_LINE_START = re.compile(r"#012|[#*>\s]{0,8}\b(?:kernel: )?NVRM: ")
+_CLIENT = re.compile(
+    rf"client(?: '(?P<name>[^']{{1,40}})' \(pid \d{{1,10}}\))?(?: has the)? version:? (?P<has>{_VERSION})"
+    rf"|NVIDIA driver component has version:? (?P<component>{_VERSION})"
+)
+_MODULE = re.compile(rf"kernel module(?: has)?(?: the)? version:? ({_VERSION})")
+
+
+def _refused_clients(lines: Sequence[Line]) -> Iterator[Found]:
+    """`API mismatch`: the module names its own version and that of the libraries which a process came with."""
+    for index, line in enumerate(lines):
+        if API_MISMATCH not in line.text:
+            continue
+        parts = [line.text[line.text.index(API_MISMATCH) :]]
+        for other in lines[index + 1 : index + MESSAGE_LINES]:
+            if API_MISMATCH in other.text:
+                break
+            parts.append(other.text)
+        message = " ".join(_LINE_START.sub(" ", " ".join(parts)).split())
+        client, module = _CLIENT.search(message), _MODULE.search(message)
+        if not client or not module:
+            continue
+        yield Fact("kernel_driver", "version", module[1], line, format=FORMAT)
+        who = f"user space ({client['name']})" if client["name"] else "user space"
+        version = client["has"] or client["component"]
+        record = DriverLibrary(soname=who, path="in the kernel log", version=version, kind="driver", found_via=FORMAT, loaded_first=True)
+        yield Fact("driver_libraries", "", record, line, who, FORMAT)
+
+
 PARSERS = (
+    Parser(FORMAT, (API_MISMATCH,), _refused_clients),
     Parser(
         FORMAT,
         ("NVRM", "nvidia-nvlink", "nouveau", "NovaCore", "nova_core", "AER: ", "PCIe Bus Error", "DMAR: ", "AMD-Vi: ", "segfault at", "oom-kill",

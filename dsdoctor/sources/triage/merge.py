@@ -37,6 +37,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "pci_devices": {"kind": "other"},
     "shared_memory": {"path": "/dev/shm"},
     "directories": {"exists": True},
+    "driver_module_file": {"path": "nvidia.ko"},
 }
 """Values of required fields that the text need not say."""
 

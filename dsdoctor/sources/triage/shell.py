@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from dsdoctor.facts import State
-from dsdoctor.sources.texts import matters, told_value
+from dsdoctor.sources.texts import DRIVER_VERSION, matters, told_value
 from dsdoctor.sources.triage.fact import Absence, Fact, Found, Parser, Said, package
 from dsdoctor.sources.triage.lines import Line
 from dsdoctor.sources.triage.system import kernel, limit
@@ -114,6 +114,20 @@ def _no_gpu(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
             yield Absence("nvml_versions", State.UNREADABLE, "nvidia-smi is not there", line, FORMAT)
 
 
+def _loaded_module(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
+    for line in answer[:1]:
+        if re.fullmatch(DRIVER_VERSION, line.text.strip()):
+            yield Fact("kernel_driver", "version", line.text.strip(), line, format=FORMAT)
+
+
+def _module_on_disk(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
+    """`modinfo -F version nvidia`, or the lines that grep left of `modinfo nvidia`."""
+    for line in answer[:4]:
+        found = re.fullmatch(rf"(?:version:\s{{1,20}})?({DRIVER_VERSION})", line.text.strip())
+        if found:
+            yield Fact("driver_module_file", "version", found[1], line, format=FORMAT)
+
+
 def _toolkit_version(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
     for line in answer[:2]:
         if "version" in line.text:
@@ -137,6 +151,8 @@ ANSWERS: tuple[tuple[re.Pattern[str], Answer], ...] = (
     (re.compile(r"ls\s.{0,40}/usr/lib/wsl/lib"), _wsl),
     (re.compile(r"nvidia-smi\b"), _no_gpu),
     (re.compile(r"nvidia-ctk --version"), _toolkit_version),
+    (re.compile(r"cat\s+/sys/module/nvidia/version\b"), _loaded_module),
+    (re.compile(r"(?:sudo )?(?:/sbin/)?modinfo\s(?:-F ?version nvidia|.{0,20}\bnvidia(?:\.ko)?(?: -F ?version|\s{0,4}\|.{0,40}version))\b"), _module_on_disk),
 )
 
 
