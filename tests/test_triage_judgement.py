@@ -752,3 +752,72 @@ def test_one_fault_is_known_by_each_of_its_texts(text: str, check: str, told: st
 )
 def test_what_only_resembles_a_fault_is_none(text: str) -> None:
     assert not [finding for finding in triage(text).diagnosis if finding.severity is not Severity.INFO]
+
+
+SETPCI = "for port in $(lspci | grep PLX | cut -d' ' -f1); do sudo setpci -s $port {register}; done"
+BARE_QP = "node-a:31:77 [2] misc/ibvwrap.cc:280 NCCL WARN Call to ibv_create_qp failed"
+API_MISMATCH = (
+    "[    8.1] NVRM: API mismatch: the client 'nvidia-smi' (pid 811)\n"
+    "               NVRM: has the version 580.95.05, but this kernel module has\n"
+    "               NVRM: the version 580.82.07.  Please make sure that this"
+)
+OLD_NCCL = "Last error:\nInvalid config blocking attribute value -2147483648"
+MESH = "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "check", "told"),
+    [
+        (API_MISMATCH, "driver.library-mismatch", ("580.82.07", "user space (nvidia-smi) is 580.95.05")),
+        (API_MISMATCH.replace("[    8.1]", "node-a kernel:"), "driver.library-mismatch", ("580.82.07", "580.95.05")),
+        (" ".join(API_MISMATCH.replace("NVRM: has", "has").replace("NVRM: the", "the").split()), "driver.library-mismatch", ("580.82.07", "580.95.05")),
+        ("NVRM: API mismatch: the client has the version 580.95.05, but#012NVRM: this kernel module has the version 580.82.07.  Please#012NVRM: make",
+         "driver.library-mismatch", ("580.82.07", "580.95.05")),
+        ("# NVRM: API mismatch: client version 580.95.05, kernel module version 580.82.07", "driver.library-mismatch", ("580.82.07", "580.95.05")),
+        (f"{NVML_MISMATCH}\n$ cat /sys/module/nvidia/version\n580.82.07\n$ modinfo nvidia | grep ^version\nversion:        580.95.05",
+         "driver.library-mismatch", ("580.82.07", "the one on disk is 580.95.05")),
+        (f"{OLD_NCCL}\ntorch==2.4.0\nNCCL version 2.16.5+cuda11.8", "nccl.shadowed", ("2.16.5", "2.20.5", "torch 2.4.0")),
+        (f"{OLD_NCCL.replace('blocking', 'splitShare')}\nnvidia-nccl-cu11==2.14.3\nnvidia-nccl-cu12==2.20.5", "nccl.duplicate", ("nvidia-nccl-cu11 2.14.3",)),
+        (SETPCI.format(register="f2a.w") + "\n0000\n001d", "pcie.acs-redirect", ("001d", "P2P")),
+        ("sudo setpci -v -s 03:08.0 ECAP_ACS+0x6.w\n0000:03:08.0 (ecap 0d @f24) @f2a = 005f", "pcie.acs-redirect", ("005f",)),
+        (MESH.format(said="no error"), "network.wrong-interface", ("Gloo", "interface")),
+        (MESH.format(said="SO_ERROR: Connection timed out, remote=[10.8.0.7]:20411"), "network.wrong-interface", ("a peer at 10.8.0.7",)),
+        (MESH.format(said="SO_ERROR: Connection refused, remote=[127.0.1.1]:20411"), "network.wrong-interface", ("loopback",)),
+        ("[../gloo/transport/tcp/pair.cc:799] connect [10.8.0.7]:31882: No route to host", "network.wrong-interface", ("10.8.0.7",)),
+        ("NCCL INFO NET/Socket : Using [0]eno1:10.8.0.4<0> [1]docker0:172.17.0.1<0>", "network.wrong-interface", ("docker0 (172.17.0.1)",)),
+        ("NCCL INFO Bootstrap : Using [0]eno1:10.8.0.4<0> [1]eno2:fe80::1:2%eno2<0>", "network.wrong-interface", ("eno2 (fe80::1:2)",)),
+        (f"{BARE_QP}\nRunning\n```srun bash -c \"ulimit -l\"```\nI get 64.", "system.memlock-limited", ("64 KiB in the Slurm job",)),
+        (f"{BARE_QP}\n`ulimit -l` in the container returns 8192", "system.memlock-limited", ("8192 KiB",)),
+        (f"{BARE_QP}\nulimit -l:\n65536", "system.memlock-limited", ("65536 KiB",)),
+        ("RuntimeError: Sparse Attention Forward Kernel is only supported on SM90a and SM100f architectures.\n- GPU: NVIDIA RTX 5090",
+         "flashmla.requirements", ("RTX 5090", "SM120")),
+        ("RuntimeError: Unsupported architecture for sparse decode fwd", "flashmla.requirements", ("SM100f",)),
+        ("RuntimeError: Dense decode MLA is only supported on SM90a architecture", "flashmla.requirements", ("dense decode",)),
+        ("UserWarning: The NVIDIA driver on your system is too old (found version 11040).\nDriver Version: 470.223.02   CUDA Version: 11.4 NVIDIA-SMI",
+         "driver.too-old-for-cuda", ("470.223.02", "11.4")),
+    ],
+)  # fmt: skip
+def test_the_summary_names_what_the_text_tells(text: str, check: str, told: tuple[str, ...]) -> None:
+    finding = next(finding for finding in triage(text).diagnosis if finding.check == check)
+    said = f"{finding.summary} {finding.cause}"
+    assert all(word in said for word in told), said
+    assert finding.remedies
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SETPCI.format(register="f2a.w") + "\n0000\n0000\n0011",
+        SETPCI.format(register="f2a.w=0000") + "\n001d",
+        "001d\n000c",
+        f"{BARE_QP}\nulimit -l unlimited",
+        f"{BARE_QP}\nulimit -l is unlimited here",
+        "ulimit -l 64",
+        "docker run --gpus all -e CUDA_VISIBLE_DEVICES=\"$gpus\" -e NCCL_ALGO=${ALGO:-Ring} -e NCCL_DEBUG=<level> pytorch/pytorch",
+        "docker run --gpus all ubuntu nvidia-smi\nNVML library version: 580.95.05",
+        "Invalid config blocking attribute value 5",
+        "NCCL INFO NET/Socket : Using [0]eno1:10.8.0.4<0> [1]eno2:10.9.0.4<0>",
+    ],
+)  # fmt: skip
+def test_what_tells_nothing_wrong_is_no_finding(text: str) -> None:
+    assert not checks(triage(text))

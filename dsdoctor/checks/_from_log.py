@@ -412,6 +412,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("torch", "torch_said"),
         ("cdi_device", "cdi_device_2"),
         ("gloo_peer", "gloo_peer_2"),
+        ("mesh_peer", "mesh_peer_2"),
+        ("mesh_peer", "mesh_peer_3"),
         ("mpi_peer", "mpi_peer_2"),
         ("nccl_unfit", "nccl_unfit_2"),
         ("peer_module", "peer_module_2"),

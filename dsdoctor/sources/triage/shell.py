@@ -152,7 +152,12 @@ ANSWERS: tuple[tuple[re.Pattern[str], Answer], ...] = (
     (re.compile(r"nvidia-smi\b"), _no_gpu),
     (re.compile(r"nvidia-ctk --version"), _toolkit_version),
     (re.compile(r"cat\s+/sys/module/nvidia/version\b"), _loaded_module),
-    (re.compile(r"(?:sudo )?(?:/sbin/)?modinfo\s(?:-F ?version nvidia|.{0,20}\bnvidia(?:\.ko)?(?: -F ?version|\s{0,4}\|.{0,40}version))\b"), _module_on_disk),
+    (
+        re.compile(
+            r"(?:sudo )?(?:/sbin/)?modinfo\s(?:-F ?version nvidia|.{0,20}\bnvidia(?:\.ko)?(?: -F ?version|\s{0,4}\|.{0,40}version))\b"
+        ),
+        _module_on_disk,
+    ),
 )
 
 
@@ -193,4 +198,33 @@ def _script(command: str, lines: Sequence[Line], index: int) -> tuple[str, int]:
     return command, index
 
 
-PARSERS = (Parser(FORMAT, ("$ ", "# ", "% ", ">>> ", "print(torch"), _parse),)
+_ASKED_LIMIT = re.compile(r"\bulimit\s{1,4}(?:-[SH]\s?)?-l(?!\s{1,4}(?:unlimited|\d))\b")
+_VALUE = r"[`\"'*]{0,2}(?P<value>unlimited|\d{1,12})(?P<unit> ?(?:[kK](?:i?B|bytes)?))?\b(?![\w/.-]*\w)"
+_SAYS = r"gives?|gave|returns?|returned|shows?|showed|prints?|printed|says?|said|reports?|reported|outputs?|answers?|answered|yields?|is|was|get|got|see"
+_TOLD_BEHIND = re.compile(
+    rf"[`\"')*\s]{{0,6}}(?:\S.{{0,40}}?\b(?:{_SAYS})\b(?: me| only| just| back| that| it is)?|=|:|->|=>|→)[:\s]{{0,4}}{_VALUE}"
+)
+_TOLD_BELOW = re.compile(rf"(?:\S.{{0,30}}?\b(?:{_SAYS})\b(?: me| only| just| back)?[:\s]{{0,4}})?{_VALUE}")
+_ENDS_THERE = re.compile(r"[`\"')*:;.\s]{0,8}$")
+BELOW_LINES = 3
+
+
+def _told_limit(lines: Sequence[Line]) -> Iterator[Found]:
+    """`ulimit -l` and its answer in a sentence: behind the command, or on the next line that says something."""
+    for index, line in enumerate(lines):
+        asked = _ASKED_LIMIT.search(line.text)
+        if not asked:
+            continue
+        rest = line.text[asked.end() :]
+        told, place = _TOLD_BEHIND.match(rest), line
+        if not told and _ENDS_THERE.match(rest):
+            place = next((other for other in lines[index + 1 : index + 1 + BELOW_LINES] if other.text.strip()), line)
+            told = _TOLD_BELOW.match(place.text.strip()) if place is not line else None
+        if told:
+            yield from limit("l", told["value"], place, "ulimit")
+
+
+PARSERS = (
+    Parser("ulimit", ("ulimit -l", "ulimit -S -l", "ulimit -H -l"), _told_limit),
+    Parser(FORMAT, ("$ ", "# ", "% ", ">>> ", "print(torch"), _parse),
+)
