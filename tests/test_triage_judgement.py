@@ -783,6 +783,7 @@ MESH = "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo
         (MESH.format(said="no error"), "network.wrong-interface", ("Gloo", "interface")),
         (MESH.format(said="SO_ERROR: Connection timed out, remote=[10.8.0.7]:20411"), "network.wrong-interface", ("a peer at 10.8.0.7",)),
         (MESH.format(said="SO_ERROR: Connection refused, remote=[127.0.1.1]:20411"), "network.wrong-interface", ("loopback",)),
+        (MESH.format(said="\n  timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:20411"), "network.wrong-interface", ("loopback",)),
         ("[../gloo/transport/tcp/pair.cc:799] connect [10.8.0.7]:31882: No route to host", "network.wrong-interface", ("10.8.0.7",)),
         ("NCCL INFO NET/Socket : Using [0]eno1:10.8.0.4<0> [1]docker0:172.17.0.1<0>", "network.wrong-interface", ("docker0 (172.17.0.1)",)),
         ("NCCL INFO Bootstrap : Using [0]eno1:10.8.0.4<0> [1]eno2:fe80::1:2%eno2<0>", "network.wrong-interface", ("eno2 (fe80::1:2)",)),
