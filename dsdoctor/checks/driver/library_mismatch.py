@@ -187,7 +187,7 @@ def library_mismatch(
         if on_disk and kernel_driver.value and on_disk != kernel_driver.value.version
         else ""
     )
-    versions = f": {', '.join(part for part in (loaded, other) if part)}" if other else ""
+    versions = f": {', '.join(part for part in (loaded, other) if part)}" if other or loaded else ""
     yield Finding(
         subject="NVIDIA driver",
         summary=f"The NVIDIA kernel module and the driver libraries (NVML, libcuda) are of different versions (driver/library version mismatch){versions}.",

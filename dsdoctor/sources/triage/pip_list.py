@@ -12,6 +12,7 @@ from dsdoctor.sources.triage.lines import Line
 
 LIST = "pip list"
 SHOW = "pip show"
+PACMAN = "pacman -Q"
 DPKG = "dpkg -l"
 PACKAGE_LIMIT = 5000
 
@@ -86,6 +87,19 @@ def _show(lines: Sequence[Line]) -> Iterator[Found]:
             yield Fact("packages", "location", field[2].strip(), line, normalised(name[0]), SHOW)
 
 
+_PACMAN = re.compile(rf"(?:lib32-)?(nvidia-utils) ({DRIVER_VERSION})-\d{{1,3}}(?:\.\d)?\s*$")
+
+
+def _pacman(lines: Sequence[Line]) -> Iterator[Found]:
+    for line in lines:
+        row = _PACMAN.match(line.text)
+        if row:
+            record = DriverLibrary(
+                soname="libnvidia-ml.so.1", path=f"package {row[1]}", version=row[2], kind="driver", found_via=PACMAN, loaded_first=True
+            )
+            yield Fact("driver_libraries", "", record, line, "package", PACMAN)
+
+
 def _dpkg(lines: Sequence[Line]) -> Iterator[Found]:
     for line in lines:
         row = _DPKG.match(line.text)
@@ -110,5 +124,6 @@ _STACK_HINTS = (
 PARSERS = (
     Parser(LIST, ("==", "Version", "[conda]", *_STACK_HINTS), _lists),
     Parser(SHOW, ("Name: ",), _show),
+    Parser(PACMAN, ("nvidia-utils",), _pacman),
     Parser(DPKG, ("ii  ", "hi  ", "ri  "), _dpkg),
 )

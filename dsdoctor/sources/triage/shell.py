@@ -21,6 +21,8 @@ _PROMPT = re.compile(
 _PRINTED = re.compile(r"\s{0,4}(print\(.{0,40}torch\.(?:__version__|version\.cuda|cuda\.is_available|cuda\.device_count).{0,200}\))\s*$")
 """A line of a script whose output was pasted below it."""
 
+_DKMS = re.compile(rf"\s{{0,4}}nvidia(?:-srv|-current|-open)?(?:/|, )({DRIVER_VERSION}), \S{{1,80}}, \w{{1,12}}: installed\b")
+
 Answer = Callable[[re.Match[str], Sequence[Line]], Iterator[Found]]
 
 
@@ -128,6 +130,13 @@ def _module_on_disk(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Fo
             yield Fact("driver_module_file", "version", found[1], line, format=FORMAT)
 
 
+def _dkms(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
+    """`dkms status`: the version that is built, where it is one only."""
+    built = [(found[1], line) for line in answer if (found := _DKMS.match(line.text))]
+    if len({version for version, _ in built}) == 1:
+        yield Fact("driver_module_file", "version", *built[0], format="dkms status")
+
+
 def _toolkit_version(asked: re.Match[str], answer: Sequence[Line]) -> Iterator[Found]:
     for line in answer[:2]:
         if "version" in line.text:
@@ -151,6 +160,7 @@ ANSWERS: tuple[tuple[re.Pattern[str], Answer], ...] = (
     (re.compile(r"ls\s.{0,40}/usr/lib/wsl/lib"), _wsl),
     (re.compile(r"nvidia-smi\b"), _no_gpu),
     (re.compile(r"nvidia-ctk --version"), _toolkit_version),
+    (re.compile(r"(?:sudo )?dkms status\b"), _dkms),
     (re.compile(r"cat\s+/sys/module/nvidia/version\b"), _loaded_module),
     (
         re.compile(
