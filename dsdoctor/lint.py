@@ -427,6 +427,7 @@ def _is_slow(compiled: re.Pattern[str], example: str) -> bool:
 # --- one table --------------------------------------------------------------------------------------------------------
 
 IDENTITY: Mapping[str, tuple[str, ...]] = {
+    "CudaMajor": ("major", "minor"),
     "ArchitectureSupport": ("architecture", "compute_capabilities"),
     "Achieved": ("product", "precision", "tflops"),
     "ChipsetBridge": ("vendor_id", "device_regex", "address_regex"),

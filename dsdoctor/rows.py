@@ -90,9 +90,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CudaMajor:
-    """The oldest driver that runs programs of a CUDA major (minor-version compatibility)."""
+    """The oldest driver that runs programs of a CUDA major (minor-version compatibility), or before CUDA 11 of one minor."""
 
     major: int
+    minor: int | None = None
+    """Set where the minor has a floor of its own: minor-version compatibility began with CUDA 11."""
     min_driver: str
     min_driver_branch: int
     note: str = ""
@@ -158,8 +160,8 @@ class CudaToolkits:
         return next((row for row in rows if row.kind == "ga"), rows[0] if rows else None)
 
     def floor(self, cuda: CudaVersion) -> CudaMajor | None:
-        """The minor-version minimum of its major: what runs at all, with the limits of `limits`."""
-        return next((row for row in self.majors if row.major == cuda.major), None)
+        """The minimum of its major, before CUDA 11 of its minor: what runs at all, with the limits of `limits`."""
+        return next((row for row in self.majors if row.major == cuda.major and row.minor in (None, cuda.minor)), None)
 
     def knows(self, cuda: CudaVersion) -> bool:
         """Whether any release of this major.minor is listed."""

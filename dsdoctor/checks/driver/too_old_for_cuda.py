@@ -7,6 +7,7 @@ Why it matters
     Every CUDA major has a minimum driver (525.60.13 for CUDA 12, 580.65.06 for CUDA 13). Below it nothing of that major starts: torch says "The NVIDIA
     driver on your system is too old (found version 12020)" or "No CUDA GPUs are available". Above it, every minor of the major runs (minor-version
     compatibility): the driver that the toolkit's release notes name beside it is for the full feature set, and is no reason to upgrade by itself.
+    Before CUDA 11 every minor has a floor of its own (410.48 for 10.0, 418.39 for 10.1, 440.33 for 10.2).
     An extension that fails to load with an undefined symbol of libcuda (cuTensorMapEncodeTiled …) is the same fault seen from the other end.
 
 Often said, and not so
@@ -61,6 +62,17 @@ CASES = (
     Case(
         title="CUDA 12.8 on a 535 driver: minor-version compatibility",
         sections={"torch_build": CU128, "kernel_driver": KernelDriver(version="535.129.03")},
+        status=Status.PASS,
+    ),
+    Case(
+        title="before CUDA 11 each minor has its own floor",
+        sections={"torch_build": TorchBuild(version="1.5.0", cuda="10.2"), "nvml_versions": NvmlVersions(driver="418.87.00")},
+        status=Status.FAIL,
+        says="440.33",
+    ),
+    Case(
+        title="the driver of CUDA 10.1 under torch for it",
+        sections={"torch_build": TorchBuild(version="1.5.0+cu101", cuda="10.1"), "nvml_versions": NvmlVersions(driver="418.87.00")},
         status=Status.PASS,
     ),
     Case(
@@ -151,7 +163,7 @@ def too_old_for_cuda(
         if loaded is None:
             yield no_driver_version(kernel_driver)
             return
-        if loaded.major >= cuda.major:
+        if loaded >= cuda or (floor.minor is None and loaded.major == cuda.major):
             return
         driver, seen, node_has = None, Evidence(where="torch_runtime.driver_cuda", value=str(loaded)), f"loads a libcuda of CUDA {loaded}"
     else:
@@ -166,7 +178,7 @@ def too_old_for_cuda(
         if libcuda is not None and libcuda.kind == "compat" and runtime is None:
             yield Doubt(
                 subject=f"driver {seen.value}",
-                reason=f"older than CUDA {cuda.major} needs, but a forward-compatibility libcuda ({libcuda.path}) is loaded first",
+                reason=f"older than CUDA {cuda if floor.minor is not None else cuda.major} needs, but a forward-compatibility libcuda ({libcuda.path}) is loaded first",
                 settle='python -c "import torch; torch.cuda.init()"',
             )
             return
@@ -177,17 +189,20 @@ def too_old_for_cuda(
         summary=f"torch {torch_build.version} is built for CUDA {cuda}, which needs driver {minimum} or newer; this node {node_has}.",
         cause=(
             f"No program built for CUDA {cuda.major} (here {cuda.tag}) can start on this driver, whatever its minor version; "
-            "torch then says that the driver is too old, or that no GPU is available."
-        ),
+            if floor.minor is None
+            else f"No program built for CUDA {cuda} can start on this driver: before CUDA 11 each minor version asks for its own; "
+        )
+        + "torch then says that the driver is too old, or that no GPU is available.",
         evidence=(seen, Evidence(where="torch_build.cuda", value=f"{torch_build.cuda} (torch {torch_build.version})")),
-        expected=(older and advice.newest_torch_sentence()) or f"driver {minimum} or newer for CUDA {cuda.major}",
+        expected=(older and advice.newest_torch_sentence()) or f"driver {minimum} or newer for CUDA {cuda if floor.minor is not None else cuda.major}",
         remedies=_remedies(remedies, cuda, floor, older, all(eligible) and bool(eligible)),
         sources=floor.basis.sources,
     )
 
 
 def _remedies(remedies: Remedies, cuda: CudaVersion, floor: CudaMajor, older: Pin | None, datacenter: bool) -> tuple[Remedy, ...]:
-    chosen = remedies("administer", branch=str(floor.min_driver_branch), cuda=str(cuda))[:1]
+    case = "administer" if floor.minor is None else "before-cuda-11"
+    chosen = remedies(case, branch=str(floor.min_driver_branch), cuda=str(cuda))[:1]
     if older is not None:
         chosen += remedies("no-root", cu=older.build, cuda=str(CudaVersion.parse(older.build)), torch_version=older.version)[:1]
     if datacenter:

@@ -28,6 +28,12 @@ _STATUS = re.compile(r"\[(?:INFO|PASS|OK|WARN|WARNING|FAIL|ERROR)\] ")
 _GLIBC = re.compile(r"glibc[ -](\d\.\d{1,3})$", re.IGNORECASE)
 _PYTHON = re.compile(r"python (3\.\d{1,2}(?:\.\d{1,3})?)$", re.IGNORECASE)
 _TORCH = re.compile(r"(?:pytorch|torch)[ =]{1,2}(\d\.\d{1,2}\S{0,60})$", re.IGNORECASE)
+_PACKAGE = re.compile(
+    r"[-*•]?\s{0,4}(torch|pytorch|torchvision|torchaudio|triton|vllm|sglang|xformers|flash[-_]attn)(?: ?={1,2} ?|[ -]| \()v?"
+    r"(\d{1,2}\.\d{1,3}(?:\.\d{1,3})?(?:\.?(?:post|dev|rc|a|b)\d{1,8})?(?:\+\w{2,20})?)\)?$",
+    re.IGNORECASE,
+)
+"""A package with its version, however it is written: `torch-2.1.1`, `* torchaudio = 2.0.1`, `Torchvision 0.16.0+cu118`."""
 _DRIVER = re.compile(r"(?:nvidia )?driver (?:version )?(\d{3}\.\d{1,3}(?:\.\d{1,3})?)$", re.IGNORECASE)
 _KERNEL = re.compile(r"(?:kernel )?(\d\.\d{1,3}\.\d{1,3}-\S{1,60})$")
 _DISTRIBUTION = re.compile(r"(?:ubuntu|debian|rocky|rhel|centos|almalinux|fedora)\b.{0,60}$", re.IGNORECASE)
@@ -52,10 +58,13 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
                 yield Fact("gpus", "name", many[2].strip(), line, str(index), FORMAT)
                 if many[3]:
                     yield Fact("gpus", "memory_total_bytes", int(many[3]) << 20, line, str(index), FORMAT)
-        elif ":" not in text and "=" not in text:
+        elif ":" not in text:
             yield from _cards(text, line)
             for part in text.split(","):
-                yield from _part(part.strip(), line)
+                if told := _PACKAGE.match(part.strip()):
+                    yield from package({"pytorch": "torch"}.get(told[1].lower(), told[1]), told[2], line, FORMAT)
+                elif "=" not in text:
+                    yield from _part(part.strip(), line)
 
 
 def _with_capability(found: Sequence[tuple[str, ...]], line: Line) -> Iterator[Found]:

@@ -13,6 +13,7 @@ from dsdoctor.sources.triage.lines import Line
 LIST = "pip list"
 SHOW = "pip show"
 PACMAN = "pacman -Q"
+INSTALL = "pip install"
 DPKG = "dpkg -l"
 PACKAGE_LIMIT = 5000
 
@@ -22,6 +23,8 @@ _FROZEN = re.compile(rf"[\s*-]{{0,8}}(?:\[(?:pip3?|conda|uv)\]\s{{1,8}})?({_NAME
 _CONDA_LINE = re.compile(rf"\[conda\]\s{{1,8}}({_NAME})\s{{1,40}}({_VERSION})(?:\s|$)")
 _COLUMNS = re.compile(rf"\s{{0,4}}({_NAME})\s{{1,80}}v?({_VERSION})(?:\s{{1,80}}(\S{{1,200}}))?(?:\s{{1,80}}(\S{{1,80}}))?\s*$")
 _HEADER = re.compile(r"(?:Package|# Name|#\s+Name|Name)\s{2,}Version\b")
+_INSTALLED = re.compile(r"Successfully installed (?=\S)")
+_INSTALLED_PACKAGE = re.compile(rf"({_NAME}?)-({_VERSION})")
 _FIELD = re.compile(r"(Name|Version|Location|Requires): (.{0,4000})$")
 _DPKG = re.compile(r"[a-z]i\s{1,4}([a-z0-9][a-z0-9+.-]{1,80})(?::\w{1,10})?\s{1,80}(?:\d:)?(\S{1,80})\s")
 _DRIVER_PACKAGE = re.compile(
@@ -71,6 +74,18 @@ def _is_row(row: re.Match[str], in_table: bool) -> bool:
 
 def _one(name: str, version: str, line: Line) -> Iterator[Found]:
     yield from package(_PYTORCH.get(normalised(name), name), version.rstrip(".,;"), line, LIST)
+
+
+def _installed(lines: Sequence[Line]) -> Iterator[Found]:
+    """`Successfully installed torch-2.6.0 triton-3.2.0`, as pip ends; what a later run installed counts."""
+    last: dict[str, tuple[str, str, Line]] = {}
+    for line in lines:
+        begin = _INSTALLED.match(line.text.lstrip())
+        for word in line.text.lstrip()[begin.end() :].split() if begin else ():
+            if told := _INSTALLED_PACKAGE.fullmatch(word):
+                last[normalised(told[1])] = told[1], told[2], line
+    for name, version, line in last.values():
+        yield from package(name, version, line, INSTALL)
 
 
 def _show(lines: Sequence[Line]) -> Iterator[Found]:
@@ -123,6 +138,7 @@ _STACK_HINTS = (
 
 PARSERS = (
     Parser(LIST, ("==", "Version", "[conda]", *_STACK_HINTS), _lists),
+    Parser(INSTALL, ("Successfully installed",), _installed),
     Parser(SHOW, ("Name: ",), _show),
     Parser(PACMAN, ("nvidia-utils",), _pacman),
     Parser(DPKG, ("ii  ", "hi  ", "ri  "), _dpkg),
