@@ -1625,7 +1625,7 @@ class LogRole(enum.Enum):
     CONSEQUENCE = "consequence"
     """It follows from an error that stands elsewhere; never a finding."""
     CLUE = "clue"
-    """A fact that other lines are read by; no fault."""
+    """A fact that other lines are read by; no fault by itself, so each of its readings needs other lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -122,7 +122,11 @@ def test_what_a_row_proves_or_suggests_is_a_check() -> None:
 def test_roles_fit() -> None:
     for row in SIGNATURES.signatures:
         speaks = bool(row.readings or row.suggests)
-        assert speaks == (row.role in (LogRole.ERROR, LogRole.SYMPTOM)), row.id
+        if row.role is LogRole.CLUE:
+            assert not row.suggests, row.id
+            assert all(one.beside for one in row.readings), f"{row.id}: no fault by itself"
+        else:
+            assert speaks == (row.role in (LogRole.ERROR, LogRole.SYMPTOM)), row.id
 
 
 def test_yields_are_fields_of_the_snapshot() -> None:

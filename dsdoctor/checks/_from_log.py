@@ -173,7 +173,7 @@ def _reading(row: LogSignature, seen: frozenset[str], names: Mapping[str, str]) 
             return value in names.get(name, "") if value else bool(names.get(name))
         return condition in seen
 
-    if row.role not in (LogRole.ERROR, LogRole.SYMPTOM):
+    if row.role is LogRole.CONSEQUENCE:
         return None
     fitting = (one for one in row.readings if all(map(holds, one.beside)) and not any(map(holds, one.unless)))
     return next(fitting, None)
@@ -426,6 +426,9 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
         ("link_said", "link_said_2"),
+        ("mig_here", "mig_here_2"),
+        ("mig_here", "mig_here_3"),
+        ("mig_here", "mig_here_4"),
     ):
         give(name, values.get(source, ""))
     give("cudnn_versions", values.get("cudnn_each", ""))

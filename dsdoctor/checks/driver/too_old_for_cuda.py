@@ -194,7 +194,8 @@ def too_old_for_cuda(
         )
         + "torch then says that the driver is too old, or that no GPU is available.",
         evidence=(seen, Evidence(where="torch_build.cuda", value=f"{torch_build.cuda} (torch {torch_build.version})")),
-        expected=(older and advice.newest_torch_sentence()) or f"driver {minimum} or newer for CUDA {cuda if floor.minor is not None else cuda.major}",
+        expected=(older and advice.newest_torch_sentence())
+        or f"driver {minimum} or newer for CUDA {cuda if floor.minor is not None else cuda.major}",
         remedies=_remedies(remedies, cuda, floor, older, all(eligible) and bool(eligible)),
         sources=floor.basis.sources,
     )

@@ -2,7 +2,7 @@
 
 What it looks at
     The value of CUDA_VISIBLE_DEVICES, read as CUDA reads it, against the GPUs and MIG instances that NVML sees; and beside it CUDA_DEVICE_ORDER,
-    NVIDIA_VISIBLE_DEVICES and the traces of schedulers (Slurm, Ray).
+    NVIDIA_VISIBLE_DEVICES and the traces of schedulers (Slurm, Ray); in pasted text also what the command that starts a container gives it.
 
 Why it matters
     Whatever is wrong with the value, every mistake ends in the same words: "No CUDA GPUs are available" (or "invalid device ordinal" when some are left).
@@ -10,6 +10,7 @@ Why it matters
     hides everything; an entry that stands twice does too. UUIDs may be shortened as long as they stay unique. With MIG on, a process can
     use one instance only, named by its MIG UUID. Engines read the list themselves and are stricter: some accept whole numbers only.
     The variable is read when CUDA starts; workers that Ray started earlier do not see a later change.
+    A container that is given GPUs 2 and 3 of the node counts them 0 and 1: the same list in CUDA_VISIBLE_DEVICES selects twice, and finds nothing.
 
 Often said, and not so
     "Driver 535 and newer ignore CUDA_VISIBLE_DEVICES on an A800": no issue, release note or forum thread supports it. The usual reasons
@@ -27,8 +28,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import no_gpu
 from dsdoctor.checks._samples import environment_of
-from dsdoctor.facts import Container, DeviceNode, EnvironmentVariable, Gpu, MigInstance, Package, Section, State, absent
-from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
+from dsdoctor.checks.env._given import Given, given
+from dsdoctor.facts import (
+    Command,
+    Container,
+    DeviceNode,
+    EnvironmentVariable,
+    Gpu,
+    LogEvent,
+    MigInstance,
+    Package,
+    Section,
+    State,
+    absent,
+)
+from dsdoctor.findings import Disruption, Doubt, Evidence, Finding, NotApplicable, Remedy, Severity, Status
 from dsdoctor.record import dataclass
 from dsdoctor.remedies import Remedies
 
@@ -206,6 +220,31 @@ CASES = (
         status=Status.UNKNOWN,
         says="which GPUs",
     ),
+    Case(
+        title="a container is given two GPUs, and counts them anew",
+        sections={
+            "environment": _environment("2,3", NVIDIA_VISIBLE_DEVICES="2,3"),
+            "commands": (
+                Command(
+                    program="docker run",
+                    text="docker run --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=2,3 --env CUDA_VISIBLE_DEVICES=2,3 example/image",
+                    where="x:1",
+                ),
+            ),
+        },
+        status=Status.FAIL,
+        severity=Severity.ERROR,
+        says="counts them from 0",
+    ),
+    Case(
+        title="a container is given one GPU and selects its first",
+        sections={
+            "environment": _environment("0"),
+            "gpus": EIGHT,
+            "commands": (Command(program="docker run", text="docker run --gpus '\"device=2\"' -e CUDA_VISIBLE_DEVICES=0 example/image"),),
+        },
+        status=Status.PASS,
+    ),
     Case(title="the environment is not known", sections={"gpus": EIGHT}, status=Status.UNKNOWN, says="environment"),
 )
 
@@ -235,6 +274,8 @@ def cuda_visible_devices(
     device_nodes: Section[tuple[DeviceNode, ...]],
     packages: Section[tuple[Package, ...]],
     container: Section[Container],
+    commands: Section[tuple[Command, ...]],
+    log_events: Section[tuple[LogEvent, ...]],
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """Read CUDA_VISIBLE_DEVICES as CUDA does and say which mistake it holds."""
@@ -245,6 +286,11 @@ def cuda_visible_devices(
     value = settings.get(NAME)
     if value is None:
         yield from _wrong_variable(settings, gpus, container, remedies)
+        return
+    there = given(value, settings, commands.value or (), log_events.value or (), container.value is not None)
+    twice = _selected_twice(there) if there else None
+    if there is not None and twice is not None:
+        yield _in_container(there, twice, remedies)
         return
     mistake = _garbage(value, settings) or (_entries(value, gpus.value, _usable(device_nodes)) if gpus.value is not None else None)
     if mistake is not None:
@@ -301,6 +347,45 @@ def _garbage(value: str, settings: Mapping[str, str]) -> Mistake | None:
             0,
         )
     return None
+
+
+def _selected_twice(there: Given) -> int | None:
+    """The position of the first index that the GPUs of a container do not have, counted from 0."""
+    entries = [entry.strip() for entry in there.selected.strip(",").split(",")]
+    return next((place for place, entry in enumerate(entries) if entry.isdecimal() and int(entry) >= there.count), None)
+
+
+def _in_container(there: Given, place: int, remedies: Remedies) -> Finding:
+    entry = there.selected.strip(",").split(",")[place].strip()
+    inside = ",".join(str(index) for index in range(there.count))
+    return Finding(
+        subject=NAME,
+        summary=(
+            f"{NAME} is {there.selected!r} in a container that is given {there.count} GPU{'s' if there.count > 1 else ''} ({there.how}): "
+            f"it counts them from 0, so there is no GPU {entry!r} in it."
+        ),
+        cause=(
+            "GPUs are selected twice: the container runtime hands over some of the node's, and CUDA then counts these anew. "
+            f"{'No GPU is left' if place == 0 else 'Only what stands before it is left'}; engines say 'Invalid Argument', 'invalid device ordinal' or "
+            "'No CUDA GPUs are available'."
+        ),
+        evidence=(Evidence(where=there.where or f"environment[{NAME}]", value=f"{there.how}; {NAME}={there.selected}"),),
+        expected=f"{NAME} not set in the container, or {inside}",
+        remedies=(
+            Remedy(
+                summary=f"Select the GPUs once: remove {NAME} from the container, or set it to {inside}",
+                steps=(
+                    f"{there.how} already selects the GPUs; in the container they are {inside}",
+                    f"start it again without {NAME}, or give all GPUs (--gpus all) and select with {NAME} alone",
+                ),
+                disruption=Disruption.RESTART_PROCESS,
+                sources=(CUDA_GUIDE,),
+            ),
+            *remedies("general")[:1],
+        ),
+        sources=(CUDA_GUIDE,),
+        severity=Severity.ERROR if there.sure else Severity.WARNING,
+    )
 
 
 def _usable(device_nodes: Section[tuple[DeviceNode, ...]]) -> int:
