@@ -40,6 +40,9 @@ ORDINAL = "RuntimeError: CUDA error: invalid device ordinal"
 NOMEM = "misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory"
 LOAD_FAILED = "nvidia-container-cli: initialization error: load library failed: libnvidia-ml.so.1: cannot open shared object file: no such file or directory"
 NOT_LOADED = "ERROR: Unable to load the kernel module 'nvidia.ko'.  This happens most frequently when this kernel module was built against the wrong sources"
+COMPANION_SYMBOL = (
+    "OSError: /opt/env/lib/python3.11/site-packages/torchaudio/lib/libtorchaudio.so: undefined symbol: _ZN5torch3jit17parseSchemaOrNameE"
+)
 OOM = "CUDA out of memory. Tried to allocate 512.00 MiB. GPU 0 has a total capacty of 79.19 GiB of which 15.06 MiB is free."
 NO_DRIVER = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."
 TRITON_KEY = "ImportError: cannot import name 'triton_key' from 'triton.compiler.compiler'"
@@ -409,6 +412,27 @@ CUDNN_8 = "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_i
          "rdma.peermem-missing", ("ib_core", "ib_register_peer_memory_client")),
         (("docker run -p 8000:8000 \\\n  example/image:1 serve\nNo platform detected, vLLM is running on UnspecifiedPlatform",),
          "container.no-gpu-access", ("--gpus",)),
+        ((COMPANION_SYMBOL, "* torch 2.4.1\n* torchaudio-2.1.0"), "package.torch-companion-mismatch", ("2.4.1", "2.1.0")),
+        ((COMPANION_SYMBOL, "Successfully installed torch-2.3.0\nSuccessfully installed numpy-1.26.4 torch-2.4.1 torchaudio-2.1.0"),
+         "package.torch-companion-mismatch", ("2.4.1", "2.1.0")),
+        (("RuntimeError: cannot cache function 'scan': no locator available for file '/opt/env/lib/python3.11/site-packages/example/scan.py'",),
+         "system.cache-not-writable", ("Numba", "NUMBA_CACHE_DIR")),
+        (('Server error: Not enough memory to handle 32000 total tokens with 8192 prefill tokens. You need to decrease `--max-batch-total-tokens`',),
+         "capacity.does-not-fit", ("32000 total tokens", "8192 prefill tokens")),
+        (("RuntimeError: Failed: Assertion error /src/csrc/deep_ep.cpp:48 'num_ranks % LEGACY_NUM_MAX_NVL_PEERS == 0'",),
+         "deepep.requirements", ("8 GPUs", "NVLink")),
+        (("Failed: Assertion error deep_ep.cpp:30 'num_ranks <= NUM_MAX_NVL_PEERS * NUM_MAX_RDMA_PEERS or low_latency_mode'",),
+         "deepep.requirements", ("more ranks", "160")),
+        (("ImportError: libtorch_cuda.so: cannot open shared object file: No such file or directory",), "torch.cpu-only-build", ("CPU build", "libtorch_cuda.so")),
+        (("ImportError: libtorch_cuda.so: cannot open shared object file: No such file or directory", "torch==2.4.0+cu121"),
+         "package.abi-mismatch", ("libtorch_cuda.so",)),
+        (("AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",), "torch.cpu-only-build", ("CPU-only",)),
+        (("cuda driver library init failure: 500", "Windows 11, wsl2"), "wsl.unsupported", ("500", "toolkit")),
+        (("Error 500: named symbol not found", "docker run --gpus all -v D:/models:/models example/image:1"), "wsl.unsupported", ("Windows", "toolkit")),
+        (("docker run --gpus '\"device=4,5\"' -e \"CUDA_VISIBLE_DEVICES=4,5\" example/image:1",), "env.cuda-visible-devices", ("device=4,5", "or 0,1")),
+        (("podman run --device nvidia.com/gpu=3 --env CUDA_VISIBLE_DEVICES=3 example/image:1",), "env.cuda-visible-devices", ("nvidia.com/gpu=3", "or 0")),
+        (("PyTorch version: 1.4.0\nCUDA used to build PyTorch: 10.1\nIs CUDA available: No\nNvidia driver version: 410.79",),
+         "driver.too-old-for-cuda", ("410.79", "10.1", "418.39")),
     ],
 )  # fmt: skip
 def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str], check: str, said: Sequence[str]) -> None:
@@ -434,6 +458,19 @@ def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str],
         (("cat: /sys/kernel/mm/memory_peers/nv_mem/version: No such file or directory",), "rdma.peermem-missing", ("nvidia_peermem", "OFED")),
         (("RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 1024 vs 918",), "system.disk-full", ("disk is full",)),
         (("both root ports report ACSCtl: ReqRedir+ CmpltRedir+",), "pcie.acs-redirect", ("ACS", "IOMMU")),
+        (("torch 2.4.1 has requirement triton==3.0.0; platform_system == \"Linux\", but you'll have triton 3.1.0 which is incompatible.",),
+         "package.triton-torch-mismatch", ("triton 3.1.0", "triton==3.0.0")),
+        (("Because torch==2.4.1 depends on triton{sys_platform == 'linux'}==3.0.0 and you require triton==3.1.0, we can conclude that",),
+         "package.triton-torch-mismatch", ("torch 2.4.1", "triton==3.0.0")),
+        (("The package `torch` requires `triton==3.0.0 ; sys_platform == 'linux'`, but `3.1.0` is installed",),
+         "package.triton-torch-mismatch", ("triton 3.1.0", "triton==3.0.0")),
+        (("services:\n  one:\n    image: example/image:1\n    environment:\n      NVIDIA_VISIBLE_DEVICES: \"2,3\"\n      CUDA_VISIBLE_DEVICES: \"2,3\"",),
+         "env.cuda-visible-devices", ("counts them from 0", "or 0,1")),
+        (("environment:\n  - CUDA_VISIBLE_DEVICES=1\n  device_ids: ['1']",), "env.cuda-visible-devices", ("device_ids: 1",)),
+        (("the pod holds two MIG instances, and torch.cuda.device_count() returns 1",), "gpu.mig-limits", ("one MIG device",)),
+        (("World size (2) is larger than the number of available GPUs (1) in this node.", "    nvidia.com/mig-2g.20gb: 2"), "gpu.mig-limits", ("single MIG device",)),
+        (("8[0] -> 0[0] [send] via NET/IBext/0/GDRDMA\n8[0] -> 0[0] [receive] via NET/IBext/1",), "rdma.peermem-missing", ("one side", "nvidia-peermem")),
+        (('DriverError(CUDA_ERROR_NOT_FOUND, "named symbol not found")', "in WSL2"), "wsl.unsupported", ("WSL", "kernel of that name")),
     ],
 )  # fmt: skip
 def test_what_fits_well_and_is_not_proved_is_a_warning(texts: Sequence[str], check: str, said: Sequence[str]) -> None:
@@ -486,6 +523,13 @@ def test_weights_of_quantised_models_are_not_reckoned_by_their_name() -> None:
         ("cuda graph capture of 802 batches, 0 failed, status ok in 803 ms", "HTTP error 802", "CUDA kernels returned after 804 steps"),
         ("| NVIDIA-SMI 550.54.15              Driver Version: 550.54.15      CUDA Version: 12.4     |\nSegmentation fault (core dumped)",),
         ("Max locked memory         8388608              8388608              bytes",),
+        ("RuntimeError: cannot cache function 'scan': no locator available for file '<stdin>'",),
+        ("EP_HOST_ASSERT(num_ranks > NUM_MAX_NVL_PEERS or low_latency_mode);",),
+        ("docker run --gpus all -e NVIDIA_VISIBLE_DEVICES=2,3 -e CUDA_VISIBLE_DEVICES=2,3 example/image:1",),
+        ("CUDA_VISIBLE_DEVICES=2,3 docker run --gpus '\"device=2,3\"' example/image:1",),
+        ("8[0] -> 0[0] [receive] via NET/IB/0/GDRDMA\n0[0] -> 8[0] [send] via NET/IB/1",),
+        ("nvidia.com/mig.capable=true\nonly one GPU is used",),
+        ("PyTorch version: 1.4.0\nCUDA used to build PyTorch: 10.0\nIs CUDA available: No\nNvidia driver version: 410.79",),
         ("LnkCap:\tPort #0, Speed 16GT/s, Width x16\n\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x8 (downgraded)",),
     ],
 )  # fmt: skip

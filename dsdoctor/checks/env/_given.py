@@ -11,6 +11,8 @@ from dsdoctor.record import dataclass
 COMPOSE = "compose-device-ids"
 """Signature of `device_ids: ["2", "3"]`."""
 RUN = ("docker run", "podman run", "nerdctl run")
+IMAGE = "image"
+"""Program of a manifest's `image:` line."""
 NO_LIST = frozenset({"all", "none", "void", ""})
 _SELECTED = re.compile(r"(?:-e|--env)[= ][\"']?CUDA_VISIBLE_DEVICES=[\"']?([\w,.:-]{1,200})")
 _BY_DEVICE = re.compile(r"--gpus[= ][\"'\\]{0,4}device=([\w,.:-]{1,400})")
@@ -44,11 +46,11 @@ def given(value: str, settings: Mapping[str, str], commands: Sequence[Command], 
     if started:
         return None
     composed = next((event for event in events if event.signature == COMPOSE), None)
-    if composed is not None:
+    if composed is not None and value:
         ids = re.findall(r"[\w.:-]+", composed.captures.get("device_ids", ""))
         return Given(f"device_ids: {', '.join(ids)}", len(ids), value, composed.where, False)
     listed = settings.get("NVIDIA_VISIBLE_DEVICES", "")
-    if inside and listed.lower() not in NO_LIST:
+    if (inside or any(command.program == IMAGE for command in commands)) and value and listed.lower() not in NO_LIST:
         return Given(f"NVIDIA_VISIBLE_DEVICES={listed}", len(listed.strip(",").split(",")), value, "", False)
     return None
 

@@ -284,13 +284,13 @@ def cuda_visible_devices(
         yield no_gpu(gpus)
         return
     value = settings.get(NAME)
-    if value is None:
-        yield from _wrong_variable(settings, gpus, container, remedies)
-        return
-    there = given(value, settings, commands.value or (), log_events.value or (), container.value is not None)
+    there = given(value or "", settings, commands.value or (), log_events.value or (), container.value is not None)
     twice = _selected_twice(there) if there else None
     if there is not None and twice is not None:
         yield _in_container(there, twice, remedies)
+        return
+    if value is None:
+        yield from _wrong_variable(settings, gpus, container, remedies)
         return
     mistake = _garbage(value, settings) or (_entries(value, gpus.value, _usable(device_nodes)) if gpus.value is not None else None)
     if mistake is not None:

@@ -126,7 +126,7 @@ PARSERS = (
     Parser(
         FORMAT,
         ("vllm serve", "vllm bench", "-m vllm.", "-m sglang", "sglang serve", "torchrun", "docker run", "podman run", "nerdctl run", "ray start", "pip install",
-         "pip3 install", "deepspeed ", "accelerate launch", "mpirun", "srun", "kubectl", "mage:", "FROM ", "hostNetwork:", "apiVersion:", "nvidia.com/gpu",
+         "pip3 install", "deepspeed ", "accelerate launch", "mpirun", "srun", "kubectl", "image:", "Image:", "FROM ", "hostNetwork:", "apiVersion:", "nvidia.com/gpu",
          "emptyDir:", "torch.distributed."),
         _parse,
     ),

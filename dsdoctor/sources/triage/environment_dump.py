@@ -15,10 +15,13 @@ _ASSIGNMENT = re.compile(
     r"\s{0,12}(?:[$#] )?(?:- )?(?:(?:sudo )?export |declare -x |setenv |ENV |-e |--env |env )?([A-Z][A-Z0-9_]{1,60})=(.*)$"
 )
 _IN_COMMAND = re.compile(
-    r"(?:(?:^|\s)(?:-e|--env)[= ]|^(?:[$#] )?(?:env |export )?|(?<=\s))([A-Z][A-Z0-9_]{1,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|[^\s\\]{0,400})"
+    r"(?:(?:^|\s)(?:-e|--env)[= ][\"']?|^(?:[$#] )?(?:env |export )?|(?<=\s))([A-Z][A-Z0-9_]{1,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|[^\s\\\"']{0,400})"
 )
 _MANIFEST_NAME = re.compile(r"\s{0,40}- name: [\"']?([A-Z][A-Z0-9_]{1,60})[\"']?\s*$")
 _MANIFEST_VALUE = re.compile(r"\s{0,40}value: [\"']?(.{0,400}?)[\"']?\s*$")
+_MAPPED_BLOCK = re.compile(r"(\s{1,40})environment:\s*$")
+_MAPPED = re.compile(r"(\s{2,44})([A-Z][A-Z0-9_]{2,60}): {1,8}[\"']?([^\"'\n#]{1,400}?)[\"']?\s*$")
+"""A Compose file that gives the environment as a mapping."""
 _PYTHON = re.compile(r"os\.environ\[[\"']([A-Z][A-Z0-9_]{1,60})[\"']\]\s?=\s?[\"']([^\"']{0,400})[\"']")
 _NCCL = re.compile(r"(?:NCCL INFO )?(NCCL_[A-Z0-9_]{1,50}) set (?:by environment )?to (\S{0,200})")
 _DESCRIBED = re.compile(r"\s{2,12}([A-Z][A-Z0-9_]{2,60}):\s{1,40}(\S.{0,400})$")
@@ -34,8 +37,18 @@ WORDS_IN_VALUE = ("NVIDIA_REQUIRE_CUDA", "CFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_
 def _parse(lines: Sequence[Line]) -> Iterator[Found]:
     waiting = ""
     described = False
+    mapped = ""
     for line in lines:
         text = line.text
+        if block := _MAPPED_BLOCK.match(text):
+            mapped = block[1]
+            continue
+        if mapped:
+            entry = _MAPPED.match(text)
+            if entry and len(entry[1]) > len(mapped):
+                yield from _variable(entry[2], entry[3], line)
+                continue
+            mapped = ""
         if described or "Environment:" in text:
             described = "Environment:" in text or bool(_DESCRIBED.match(text))
             found = _DESCRIBED.match(text)
