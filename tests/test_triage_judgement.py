@@ -458,6 +458,7 @@ def test_the_error_names_what_stands_elsewhere_in_the_text(texts: Sequence[str],
         (("cat: /sys/kernel/mm/memory_peers/nv_mem/version: No such file or directory",), "rdma.peermem-missing", ("nvidia_peermem", "OFED")),
         (("RuntimeError: [enforce fail at inline_container.cc:595] . unexpected pos 1024 vs 918",), "system.disk-full", ("disk is full",)),
         (("both root ports report ACSCtl: ReqRedir+ CmpltRedir+",), "pcie.acs-redirect", ("ACS", "IOMMU")),
+        (('CUDA_VISIBLE_DEVICES="4,5" python train.py\nCall to cuInit results in CUDA_ERROR_NO_DEVICE',), "env.cuda-visible-devices", ("4,5",)),
         (("torch 2.4.1 has requirement triton==3.0.0; platform_system == \"Linux\", but you'll have triton 3.1.0 which is incompatible.",),
          "package.triton-torch-mismatch", ("triton 3.1.0", "triton==3.0.0")),
         (("Because torch==2.4.1 depends on triton{sys_platform == 'linux'}==3.0.0 and you require triton==3.1.0, we can conclude that",),
@@ -483,6 +484,14 @@ def test_what_fits_well_and_is_not_proved_is_a_warning(texts: Sequence[str], che
 def test_a_driver_that_is_not_loaded_under_secure_boot_names_the_signature_too() -> None:
     assert "driver.module-unsigned" in checks(triage(NO_DRIVER, "SecureBoot enabled"))
     assert "driver.module-unsigned" not in checks(triage(NO_DRIVER, "SecureBoot disabled"))
+
+
+@pytest.mark.parametrize(("built_for", "first"), [("6.8.0-90-generic", "driver.module-unsigned"), ("6.8.0-88-generic", "driver.absent")])
+def test_a_module_of_the_running_kernel_that_secure_boot_keeps_out_is_the_root(built_for: str, first: str) -> None:
+    built = f"nvidia/580.95.05, {built_for}, x86_64: installed"
+    report = triage("Kernel: 6.8.0-90-generic\nSecureBoot enabled", NO_DRIVER, built)
+    assert next(item.check for item in report.diagnosis if item.severity is Severity.ERROR) == first
+    assert errors(report) == {first}
 
 
 def test_weights_of_quantised_models_are_not_reckoned_by_their_name() -> None:

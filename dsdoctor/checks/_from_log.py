@@ -267,7 +267,8 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
     names |= {name: " and ".join(values) for name, values in together.items()}
     if len(together.get(GPU_IN_PROSE, ())) > 1:
         del names[GPU_IN_PROSE]  # which of them is the GPU of this node is not told
-    names |= {name: value for name, value in (*_fact_names(sections).items(), *_slow_gpu(events, world.health_limits).items()) if value}
+    computed = {**_fact_names(sections), **_slow_gpu(events, world.health_limits), **_built_module(sections, events)}
+    names |= {name: value for name, value in computed.items() if value}
     return _derived(names, world)
 
 
@@ -328,6 +329,13 @@ def _cudnn_names(sections: Sections) -> dict[str, str]:
         "cudnn_majors": " ".join(found),
         "cudnn_versions": " and ".join(several) if len(several) > 1 else "",
     }
+
+
+def _built_module(sections: Sections, events: Sequence[LogEvent]) -> dict[str, str]:
+    """The version of the NVIDIA module that DKMS has built for the running kernel."""
+    running = sections.platform.value.kernel_release if sections.platform.value else ""
+    built = (event.captures for event in events if "dkms_kernel" in event.captures)
+    return {"dkms_here": next((one["dkms_version"] for one in built if running and one["dkms_kernel"] == running), "")}
 
 
 def _slow_gpu(events: Sequence[LogEvent], limits: HealthLimits) -> dict[str, str]:

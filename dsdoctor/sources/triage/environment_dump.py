@@ -17,6 +17,8 @@ _ASSIGNMENT = re.compile(
 _IN_COMMAND = re.compile(
     r"(?:(?:^|\s)(?:-e|--env)[= ][\"']?|^(?:[$#] )?(?:env |export )?|(?<=\s))([A-Z][A-Z0-9_]{1,60})=(\"[^\"]{0,400}\"|'[^']{0,400}'|[^\s\\\"']{0,400})"
 )
+_QUOTED = re.compile(r"(\"[^\"]{0,400}\"|'[^']{0,400}')\s+[^\s\\]")
+"""A value in quotation marks before the command that it is set for."""
 _MANIFEST_NAME = re.compile(r"\s{0,40}- name: [\"']?([A-Z][A-Z0-9_]{1,60})[\"']?\s*$")
 _MANIFEST_VALUE = re.compile(r"\s{0,40}value: [\"']?(.{0,400}?)[\"']?\s*$")
 _MAPPED_BLOCK = re.compile(r"(\s{1,40})environment:\s*$")
@@ -74,7 +76,10 @@ def _assigned(line: Line) -> Iterator[Found]:
         yield from _variable(python[1], python[2], line)
         return
     found = _ASSIGNMENT.match(text)
-    if found and (found[1] in WORDS_IN_VALUE or " " not in found[2].strip() or found[2].strip()[:1] in "\"'"):
+    quoted = _QUOTED.match(found[2].strip()) if found else None
+    if found and quoted and found[1] not in WORDS_IN_VALUE:
+        yield from _variable(found[1], quoted[1], line)
+    elif found and (found[1] in WORDS_IN_VALUE or " " not in found[2].strip() or found[2].strip()[:1] in "\"'"):
         yield from _variable(found[1], found[2], line)
     elif found or " -e " in text or "--env" in text:
         for name, value in _IN_COMMAND.findall(text[:4096]):

@@ -118,6 +118,12 @@ def _libc(text: str, line: Line) -> Iterator[Found]:
         yield Fact("libc", "version", found[2], line, format=FORMAT)
 
 
+def _kernel(text: str, line: Line) -> Iterator[Found]:
+    found = re.match(r"(?:Linux )?(\d\.\d{1,3}\.\d{1,3}-[\w.+~-]{1,60})(?:\s|$)", text)
+    if found:
+        yield from kernel(found[1], line, FORMAT)
+
+
 def _python(text: str, line: Line) -> Iterator[Found]:
     found = re.match(r"(\d\.\d{1,2}\.\d{1,3}\S{0,8})", text)
     if found:
@@ -247,6 +253,9 @@ HANDLERS: dict[str, Handler] = {
     "driver": _driver,
     "driver version": _driver,
     "os": _os,
+    "kernel": _kernel,
+    "kernel version": _kernel,
+    "linux kernel": _kernel,
     "gcc version": _gcc,
     "gcc": _gcc,
     "libc version": _libc,
@@ -371,7 +380,7 @@ def _xformers(text: str, line: Line) -> Iterator[Found]:
 PARSERS = (
     Parser(
         FORMAT,
-        ("Torch version", "torch version", "used to build PyTorch", "PyTorch", "CUDA available", "driver version", "Driver Version", "driver:", "Libc version",
+        ("Torch version", "torch version", "used to build PyTorch", "PyTorch", "CUDA available", "driver version", "Driver Version", "driver:", "Libc version", "Kernel:", "Kernel version",
          "GPU models", "GPU 0", "GPU:", "GPUs:", "Device: cuda", "CUDA_HOME", "sgl_kernel", "FlashInfer", "xFormers", "pytorch.version", "shared memory (/dev/shm)",
          "Capability", "capability", "torch:", "torch CUDA", "libcudnn", "GCC version", "Python version", "Python:", "vLLM Version", "vLLM version"),
         _parse,
