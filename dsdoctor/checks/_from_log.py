@@ -434,6 +434,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
         ("link_said", "link_said_2"),
+        ("memory_said", "memory_said_2"),
         ("mig_here", "mig_here_2"),
         ("mig_here", "mig_here_3"),
         ("mig_here", "mig_here_4"),

@@ -58,7 +58,7 @@ def _parse(lines: Sequence[Line]) -> Iterator[Found]:
                 yield Fact("gpus", "name", many[2].strip(), line, str(index), FORMAT)
                 if many[3]:
                     yield Fact("gpus", "memory_total_bytes", int(many[3]) << 20, line, str(index), FORMAT)
-        elif ":" not in text:
+        elif ":" not in text and not ("==" in text and text[0] in "-+"):  # what uv removed and added, or a bulleted freeze
             yield from _cards(text, line)
             for part in text.split(","):
                 if told := _PACKAGE.match(part.strip()):

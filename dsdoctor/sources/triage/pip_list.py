@@ -20,6 +20,9 @@ PACKAGE_LIMIT = 5000
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}"
 _VERSION = r"\d[A-Za-z0-9.!+_-]{0,80}"
 _FROZEN = re.compile(rf"[\s*-]{{0,8}}(?:\[(?:pip3?|conda|uv)\]\s{{1,8}})?({_NAME})(?:\[[\w,-]{{1,60}}\])?==({_VERSION})(?=\s|$|;)")
+_UV_ADDED = re.compile(rf"\s{{0,2}}\+ ({_NAME})==({_VERSION})\s*$")
+_UV_REMOVED = re.compile(rf"\s{{0,2}}- {_NAME}=={_VERSION}\s*$")
+"""What uv says at the end: `- torch==2.9.0+cu130` went, `+ torch==2.9.0` came."""
 _CONDA_LINE = re.compile(rf"\[conda\]\s{{1,8}}({_NAME})\s{{1,40}}({_VERSION})(?:\s|$)")
 _COLUMNS = re.compile(rf"\s{{0,4}}({_NAME})\s{{1,80}}v?({_VERSION})(?:\s{{1,80}}(\S{{1,200}}))?(?:\s{{1,80}}(\S{{1,80}}))?\s*$")
 _HEADER = re.compile(r"(?:Package|# Name|#\s+Name|Name)\s{2,}Version\b")
@@ -38,8 +41,15 @@ _PYTORCH = {"pytorch": "torch"}
 
 def _lists(lines: Sequence[Line]) -> Iterator[Found]:
     in_table = False
+    replaces = any(_UV_ADDED.match(line.text) for line in lines)
     for line in lines:
         text = line.text
+        if replaces and text.lstrip()[:1] in ("-", "+"):
+            if added := _UV_ADDED.match(text):
+                yield from _one(added[1], added[2], line)
+            elif _UV_REMOVED.match(text):
+                yield Said(line, LIST)
+            continue
         if not text or len(text) > 600:
             in_table = in_table and bool(text)
             continue
