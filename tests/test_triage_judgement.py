@@ -767,6 +767,7 @@ CLIENT = (
     "kernel: NVRM: API mismatch: the client has the version 384.81, but\nkernel: NVRM: this kernel module has the version 384.90.  Please"
 )
 HOPPER_KERNEL = "CUDA error (/opt/src/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument"
+TRACED = "ioctl(31, RDMA_VERBS_IOCTL, 0x7ffd00000000) = -1 ENOMEM (Cannot allocate memory)\n"
 NO_GPUS = "RuntimeError: No CUDA GPUs are available"
 
 
@@ -787,6 +788,21 @@ NO_GPUS = "RuntimeError: No CUDA GPUs are available"
         (f"{HOPPER_KERNEL}\n- GPU: NVIDIA RTX 5090 (Blackwell, sm_120)", "attention.fa3-unusable", "12.0"),
         (f"{HOPPER_KERNEL}\nit fails on my RTX 5090", "attention.fa3-unusable", "12.0"),
         (f'os.environ["CUDA_VISIBLE_DEVICES"] = "2"\n{NO_GPUS}', "env.cuda-visible-devices", "set to 2"),
+        (
+            "warning: failed to mlock 4096000-byte buffer (after previously locking 0 bytes): Cannot allocate memory",
+            "system.memlock-limited",
+            "4096000",
+        ),
+        ("Try increasing RLIMIT_MEMLOCK ('ulimit -l' as root).", "system.memlock-limited", "may not lock"),
+        ("panic: io_uring_setup: cannot allocate memory", "system.memlock-limited", "may not lock"),
+        ("vfio_pin_pages_remote: RLIMIT_MEMLOCK (65536) exceeded", "system.memlock-limited", "64 KiB"),
+        (
+            f"{TRACED}prlimit64(0, RLIMIT_MEMLOCK, NULL, {{rlim_cur=64*1024, rlim_max=RLIM64_INFINITY}}) = 0",
+            "system.memlock-limited",
+            "64 KiB",
+        ),
+        ("NCCL WARN Error: failed to extend /dev/shm/nccl-AbC123 to 33030532 bytes, error: No space", "system.shm-too-small", "33030532"),
+        ("Failed to start nvml with error:  could not load NVML library", "container.no-gpu-access", "NVML"),
         ("NCCL INFO Bootstrap : Using [0]ip6tnl0:fe80::1:2%ip6tnl0<0> [1]eth0:10.0.0.4<0>", "network.wrong-interface", "ip6tnl0"),
     ],
 )
@@ -806,6 +822,7 @@ def test_one_fault_is_known_by_each_of_its_texts(text: str, check: str, told: st
         "works on my RTX 4090 and on an H100; the wheel needs GLIBC_2.34",
         "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.",
         "$ nvcc --version\nCuda compilation tools, release 12.4, V12.4.131\nexport CUDA_HOME=/usr/local/cuda",
+        f"{TRACED}getrlimit(RLIMIT_MEMLOCK, {{rlim_cur=RLIM64_INFINITY, rlim_max=RLIM64_INFINITY}}) = 0",
     ],
 )
 def test_what_only_resembles_a_fault_is_none(text: str) -> None:

@@ -376,6 +376,19 @@ def test_limits_file_systems_and_the_kernel() -> None:
     assert [(item.path, item.free_bytes) for item in found.directories.value or ()] == [("/", 0)]
 
 
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("prlimit64(0, RLIMIT_MEMLOCK, NULL, {rlim_cur=8192*1024, rlim_max=RLIM64_INFINITY}) = 0", (8192 << 10, None)),
+        ("[pid  4711] getrlimit(RLIMIT_MEMLOCK, {rlim_cur=64*1024, rlim_max=64*1024}) = 0", (64 << 10, 64 << 10)),
+        ("prlimit64(0, RLIMIT_MEMLOCK, {rlim_cur=64*1024, rlim_max=64*1024}, NULL) = 0", None),
+    ],
+)
+def test_strace_shows_the_limits_that_a_process_reads(line: str, told: tuple[int, int | None] | None) -> None:
+    limit = (sections(line).limits.value or {}).get("memlock")
+    assert told == ((limit.soft, limit.hard) if limit else None)
+
+
 def test_loader_output_tells_compat_from_driver() -> None:
     text = (
         "\tlibcuda.so.1 (libc6,AArch64) => /usr/local/cuda/compat/libcuda.so.1\n\tlibcuda.so.1 (libc6,AArch64) => /usr/lib64/libcuda.so.1\n"

@@ -431,6 +431,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("library", "library_3"),
         ("symbol", "symbol_2"),
         ("memlock_said", "memlock_said_2"),
+        ("segment_bytes", "segment_bytes_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
         ("link_said", "link_said_2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 
@@ -91,6 +92,11 @@ def _free(lines: Sequence[Line]) -> Iterator[Found]:
 _ULIMIT = re.compile(r"([a-z][a-z -]{3,40}?)\s{1,30}\((?:[\w ]{1,20}, )?-([a-zA-Z])\)\s{1,8}(unlimited|\d{1,20})\s*$")
 _ULIMIT_NAMES = {"l": ("memlock", 1024), "n": ("nofile", 1), "s": ("stack", 1024), "u": ("nproc", 1), "c": ("core", 512), "v": ("as", 1024)}
 _ID = re.compile(r"uid=(\d{1,10})\(")
+_TRACED = re.compile(
+    r"\b(?:getrlimit|prlimit64)\((?:\d{1,10}, )?RLIMIT_(MEMLOCK|NOFILE), (?:NULL, )?"
+    r"\{rlim_cur=([\w*]{1,40}), rlim_max=([\w*]{1,40})\}\)\s{1,40}= 0\b"
+)
+"""How strace shows the limits that a process asks for; one that it sets has its NULL behind the values."""
 
 
 def limit(option: str, value: str, line: Line, format: str) -> Iterator[Found]:
@@ -102,6 +108,12 @@ def limit(option: str, value: str, line: Line, format: str) -> Iterator[Found]:
         yield Fact("limits", "hard", amount, line, name, format)
 
 
+def _amount(text: str) -> int | None:
+    """`8192*1024` as a number; None for RLIM64_INFINITY."""
+    factors = text.split("*")
+    return math.prod(int(factor) for factor in factors) if all(factor.isdecimal() for factor in factors) else None
+
+
 def _limits(lines: Sequence[Line]) -> Iterator[Found]:
     for line in lines:
         text = line.text
@@ -111,6 +123,9 @@ def _limits(lines: Sequence[Line]) -> Iterator[Found]:
             for name, found in parse_limits(text).items():
                 yield Fact("limits", "soft", found.soft, line, name, "/proc/PID/limits")
                 yield Fact("limits", "hard", found.hard, line, name, "/proc/PID/limits")
+        elif "RLIMIT_" in text and (traced := _TRACED.search(text)):
+            yield Fact("limits", "soft", _amount(traced[2]), line, traced[1].lower(), "strace")
+            yield Fact("limits", "hard", _amount(traced[3]), line, traced[1].lower(), "strace")
         elif "uid=" in text and (who := _ID.search(text)):
             yield Fact("identity", "uid", int(who[1]), line, format="id")
 
@@ -215,7 +230,9 @@ def toolkit(path: str, version: str, release: str, line: Line, format: str) -> I
 PARSERS = (
     Parser("df", ("Filesystem", "% /"), _df),
     Parser("free", ("Mem:", "MemTotal:"), _free),
-    Parser("ulimit", ("locked memory", "open files", "stack size", "max user processes", "uid="), _limits),
+    Parser(
+        "ulimit", ("locked memory", "open files", "stack size", "max user processes", "uid=", "RLIMIT_MEMLOCK", "RLIMIT_NOFILE"), _limits
+    ),
     Parser("system", ("Linux ", "PRETTY_NAME=", "VERSION_ID=", "ID=", "ldd (", "Architecture:", "Model name:", "CPU(s):"), _system),
     Parser("uname", (), _bare_release),
     Parser("compilers", ("Cuda compilation tools", "gcc", "g++", "clang version", "cc ("), _compilers),
