@@ -768,6 +768,7 @@ CLIENT = (
 )
 HOPPER_KERNEL = "CUDA error (/opt/src/flash-attention/hopper/flash_fwd_launch_template.h:188): invalid argument"
 TRACED = "ioctl(31, RDMA_VERBS_IOCTL, 0x7ffd00000000) = -1 ENOMEM (Cannot allocate memory)\n"
+DEVICE_1 = 'Invalid CUDA device index "1" from device string ,1,2, there are 1 visible CUDA devices.'
 NO_GPUS = "RuntimeError: No CUDA GPUs are available"
 
 
@@ -803,6 +804,32 @@ NO_GPUS = "RuntimeError: No CUDA GPUs are available"
         ),
         ("NCCL WARN Error: failed to extend /dev/shm/nccl-AbC123 to 33030532 bytes, error: No space", "system.shm-too-small", "33030532"),
         ("Failed to start nvml with error:  could not load NVML library", "container.no-gpu-access", "NVML"),
+        (
+            "export CUDA_VISIBLE_DEVICES=1,4,7\nopenmm.OpenMMException: Illegal value for DeviceIndex: 7",
+            "env.cuda-visible-devices",
+            "device 2.",
+        ),
+        ("ValueError: No slot '4' specified on host 'localhost'", "env.cuda-visible-devices", "(4)"),
+        ("MisconfigurationException: You requested gpu: [1]\n But your machine only has: [0]", "env.cuda-visible-devices", "does not see"),
+        ("ValueError: Invalid CUDA 'device=3' requested.", "env.cuda-visible-devices", "(3)"),
+        (
+            "InvalidArgumentError: Device id must be less than GPU count, but received id is: 1. GPU count is: 1.",
+            "env.cuda-visible-devices",
+            "(1)",
+        ),
+        ('CUDA_VISIBLE_DEVICES=5,2 python a.py\ndevice = torch.device("cuda:2")', "env.cuda-visible-devices", "it is cuda:1."),
+        ('os.environ["CUDA_VISIBLE_DEVICES"] = "5"\nmodel.to("cuda:1")', "env.cuda-visible-devices", "process 1"),
+        ("Attempting to deserialize object on CUDA device 6 but torch.cuda.device_count() is 2.", "env.cuda-visible-devices", "cuda:6"),
+        ("export CUDA_VISIBLE_DEVICES=2\nException: No GPU found, cannot train", "env.cuda-visible-devices", "set to 2"),
+        ("export CUDA_VISIBLE_DEVICES=1\ntorch.cuda.is_available() is FALSE", "env.cuda-visible-devices", "set to 1"),
+        (f"we booked three MIG instances\n{DEVICE_1}", "gpu.mig-limits", "one MIG device only"),
+        (f"train --gpu MIG-11111111-2222-3333-4444-555555555555\n{ORDINAL}", "gpu.mig-limits", "one MIG device only"),
+        (f"our cluster uses multi-instance GPUs\n{ORDINAL}", "gpu.mig-limits", "one MIG device only"),
+        (
+            "it runs on a MIG slice\nWorld size (2) is larger than the number of available GPUs (1) in this node.",
+            "gpu.mig-limits",
+            "one MIG device only",
+        ),
         ("NCCL INFO Bootstrap : Using [0]ip6tnl0:fe80::1:2%ip6tnl0<0> [1]eth0:10.0.0.4<0>", "network.wrong-interface", "ip6tnl0"),
     ],
 )
@@ -822,6 +849,10 @@ def test_one_fault_is_known_by_each_of_its_texts(text: str, check: str, told: st
         "works on my RTX 4090 and on an H100; the wheel needs GLIBC_2.34",
         "Found GPU0 NVIDIA GB10 which is of cuda capability 12.1.",
         "$ nvcc --version\nCuda compilation tools, release 12.4, V12.4.131\nexport CUDA_HOME=/usr/local/cuda",
+        'export CUDA_VISIBLE_DEVICES=4,5\ndevice = torch.device("cuda:1")',
+        'CUDA_VISIBLE_DEVICES=0 python a.py\nCUDA_VISIBLE_DEVICES=0,1 python b.py\nmodel.to("cuda:1")',
+        "CUDA_VISIBLE_DEVICES=$1 python a.py --gpu_id 3",
+        "CUDA_VISIBLE_DEVICES=${GPUS:-0} python a.py\nCUDA_VISIBLE_DEVICES=<id> python a.py",
         f"{TRACED}getrlimit(RLIMIT_MEMLOCK, {{rlim_cur=RLIM64_INFINITY, rlim_max=RLIM64_INFINITY}}) = 0",
     ],
 )
@@ -919,3 +950,8 @@ def test_the_summary_names_what_the_text_tells(text: str, check: str, told: tupl
 )  # fmt: skip
 def test_what_tells_nothing_wrong_is_no_finding(text: str) -> None:
     assert not checks(triage(text))
+
+
+@pytest.mark.parametrize("said", ["MIG mode is Disabled", "we are not using MIG", "|  MIG M. |", "with MIG disabled"])
+def test_a_device_that_is_not_there_is_no_matter_of_mig_that_is_off(said: str) -> None:
+    assert checks(triage(f"{said}\n{ORDINAL}")) == ["env.cuda-visible-devices"]

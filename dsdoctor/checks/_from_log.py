@@ -34,7 +34,7 @@ from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
 
 RemediesOf = Callable[[str], Remedies]
 GPU_IN_PROSE = "gpu_prose"
-TOGETHER = ("nccl_each", "cudnn_each", GPU_IN_PROSE)
+TOGETHER = ("nccl_each", "cudnn_each", "cvd_each", GPU_IN_PROSE)
 """Captures of clues that are told all together, not only the first."""
 MOST_LINES = 6
 """Lines shown as evidence of one finding."""
@@ -202,7 +202,7 @@ def _proof(reads: Sequence[_Read], names: Mapping[str, str], sections: Sections,
             summary=_one_line(filled(first.reading.summary, values)),
             cause=_one_line(filled(first.reading.cause, values)),
             expected=_one_line(filled(first.reading.expected, values)),
-            evidence=(*lines, *_beside(first.reading, names, world), *_facts_used(first, values, sections)),
+            evidence=tuple(dict.fromkeys((*lines, *_beside(first.reading, names), *_facts_used(first, values, sections)))),
             remedies=chosen,
             sources=first.row.basis.sources,
             severity=severity,
@@ -221,7 +221,7 @@ def _facts_used(first: _Read, values: Mapping[str, str], sections: Sections) -> 
             yield Evidence(where=told.found_via or TOLD_BY[name][0], value=f"{name.replace('_', ' ')} {values[name]}")
 
 
-def _beside(reading: LogReading, names: Mapping[str, str], world: World) -> Iterator[Evidence]:
+def _beside(reading: LogReading, names: Mapping[str, str]) -> Iterator[Evidence]:
     for condition in reading.beside:
         line = names.get(f"line_of_{condition.replace('-', '_')}", "")
         if line:
@@ -262,6 +262,8 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
         if row and row.role is LogRole.CLUE:
             for name, value in event.captures.items():
                 names.setdefault(name, value)
+                names.setdefault(f"line_of_{KNOWN_NAME}{name.removesuffix('_2')}", event.text)
+                names.setdefault(f"where_of_{KNOWN_NAME}{name.removesuffix('_2')}", event.where)
                 if name in TOGETHER:
                     together.setdefault(name, {})[value] = None
     names |= {name: " and ".join(values) for name, values in together.items()}
@@ -380,6 +382,19 @@ def _give_size_of_model(values: dict[str, str]) -> None:
         values.setdefault("weights_too_large", "yes")
 
 
+def _give_visible_devices(values: dict[str, str]) -> None:
+    """How many devices CUDA_VISIBLE_DEVICES leaves, and what the device that a line asks for is among them; nothing where the text tells two lists."""
+    entries = values.get("cvd_each", "").split(",")
+    if not all(re.fullmatch(r"\d{1,3}|(?:GPU|MIG)-[\w/-]+", entry) for entry in entries):
+        return
+    values |= {"cvd_count": str(len(entries)), "cvd_last": str(len(entries) - 1)}
+    asked = values.get("device_asked", "")
+    if asked.isdecimal() and int(asked) >= len(entries):
+        values["device_beyond"] = asked
+        if asked in entries:
+            values["device_logical"] = str(entries.index(asked))
+
+
 def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     """The names, and what the matrices make of them."""
     values = dict(names)
@@ -432,6 +447,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("symbol", "symbol_2"),
         ("memlock_said", "memlock_said_2"),
         ("segment_bytes", "segment_bytes_2"),
+        ("mig", "mig_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
         ("link_said", "link_said_2"),
@@ -444,6 +460,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     give("cudnn_versions", values.get("cudnn_each", ""))
     give("gpu", _product_name(values.get(GPU_IN_PROSE, "")))
     _give_size_of_model(values)
+    _give_visible_devices(values)
     if values.get("memlock_bytes", "").isdecimal():
         give("memlock_said", int(values["memlock_bytes"]) // 1024)
     torch_cuda = CudaVersion.parse(values.get("torch_cuda", "") or values.get("torch", "").partition("+")[2])
