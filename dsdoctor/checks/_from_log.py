@@ -369,7 +369,7 @@ def _product_name(said: str) -> str:
 
 
 def _give_size_of_model(values: dict[str, str]) -> None:
-    """How much the weights of a model take whose name tells its size, and whether its share is more than the GPU of the message holds."""
+    """How much the weights of a model take whose name tells its size, and whether it is more than the GPU of the message or the vGPU profile holds."""
     try:
         billions = float(values.get("model_billions", ""))
     except ValueError:
@@ -380,6 +380,9 @@ def _give_size_of_model(values: dict[str, str]) -> None:
     sharers = int(values.get("parallel_said", "1"))
     if total and weights * 1e9 / sharers > float(total[1]) * 2**30:
         values.setdefault("weights_too_large", "yes")
+    profile = re.search(r"-(\d{1,3})[QCAB]$", values.get("gpu", ""))
+    if profile and weights > int(profile[1]):
+        values.setdefault("vgpu_too_small", profile[1])
 
 
 def _give_visible_devices(values: dict[str, str]) -> None:
@@ -448,6 +451,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("memlock_said", "memlock_said_2"),
         ("segment_bytes", "segment_bytes_2"),
         ("mig", "mig_2"),
+        ("model_said", "model_said_2"),
+        ("model_billions", "model_billions_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
         ("link_said", "link_said_2"),
