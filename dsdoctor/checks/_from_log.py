@@ -450,6 +450,7 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("symbol", "symbol_2"),
         ("memlock_said", "memlock_said_2"),
         ("segment_bytes", "segment_bytes_2"),
+        ("segment_bytes", "segment_bytes_3"),
         ("mig", "mig_2"),
         ("model_said", "model_said_2"),
         ("model_billions", "model_billions_2"),

@@ -29,7 +29,9 @@ _NCCL = re.compile(r"(?:NCCL INFO )?(NCCL_[A-Z0-9_]{1,50}) set (?:by environment
 _DESCRIBED = re.compile(r"\s{2,12}([A-Z][A-Z0-9_]{2,60}):\s{1,40}(\S.{0,400})$")
 """`kubectl describe pod`, under Environment:."""
 
-_PLACEHOLDER = re.compile(r"\$\{?\w{1,60}\}?|\$\{[^{}]{1,120}\}|\$\([^()]{1,200}\)|\{\{.{1,120}\}\}|<[^<>]{1,80}>|%\w{1,60}%|…|\.\.\.")
+_PLACEHOLDER = re.compile(
+    r"(?:,?(?:\$\{?\w{1,60}\}?|\$\{[^{}]{1,120}\}|\$\([^()]{1,200}\)?|\{\{.{1,120}\}\}|\{\w{1,60}\}|<[^<>]{1,80}>|%\w{1,60}%|…|\.\.\.)){1,16}"
+)
 """What a script or a manual has in the place of a value, which the text then does not tell."""
 
 WORDS_IN_VALUE = ("NVIDIA_REQUIRE_CUDA", "CFLAGS", "CXXFLAGS", "LDFLAGS", "NVCC_APPEND_FLAGS", "NVCC_PREPEND_FLAGS", "TORCH_CUDA_ARCH_LIST")
