@@ -831,7 +831,7 @@ NO_GPUS = "RuntimeError: No CUDA GPUs are available"
         (
             "it runs on a MIG slice\nWorld size (2) is larger than the number of available GPUs (1) in this node.",
             "gpu.mig-limits",
-            "one MIG device only",
+            "single MIG device",
         ),
         ("export CUDA_VISIBLE_DEVICES=2\nfailed call to cuInit: CUDA_ERROR_NO_DEVICE", "env.cuda-visible-devices", "set to 2"),
         ("AssertionError: Invalid device id", "env.cuda-visible-devices", "does not see"),
