@@ -36,6 +36,8 @@ RemediesOf = Callable[[str], Remedies]
 GPU_IN_PROSE = "gpu_prose"
 TOGETHER = ("nccl_each", "cudnn_each", "cvd_each", GPU_IN_PROSE)
 """Captures of clues that are told all together, not only the first."""
+NCCL_SAID = "nccl_said"
+"""The NCCL release that a rank names; several of them are told together as `nccl_versions`."""
 MOST_LINES = 6
 """Lines shown as evidence of one finding."""
 TOLD_BY: Mapping[str, tuple[str, ...]] = {
@@ -266,6 +268,9 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
                 names.setdefault(f"where_of_{KNOWN_NAME}{name.removesuffix('_2')}", event.where)
                 if name in TOGETHER:
                     together.setdefault(name, {})[value] = None
+    releases = dict.fromkeys(event.captures[NCCL_SAID] for event in events if NCCL_SAID in event.captures)
+    if len(releases) > 1:
+        names["nccl_versions"] = " and ".join(releases)
     names |= {name: " and ".join(values) for name, values in together.items()}
     if len(together.get(GPU_IN_PROSE, ())) > 1:
         del names[GPU_IN_PROSE]  # which of them is the GPU of this node is not told
@@ -456,6 +461,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("model_billions", "model_billions_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
+        ("kernel_source", "kernel_source_2"),
+        ("kernel_source", "kernel_source_3"),
         ("link_said", "link_said_2"),
         ("memory_said", "memory_said_2"),
         ("mig_here", "mig_here_2"),
