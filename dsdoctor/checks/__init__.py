@@ -62,6 +62,7 @@ from dsdoctor.checks.gpu.xid import xid as gpu_xid
 from dsdoctor.checks.nccl.crashed import crashed as nccl_crashed
 from dsdoctor.checks.nccl.duplicate import duplicate as nccl_duplicate
 from dsdoctor.checks.nccl.known_bad import known_bad as nccl_known_bad
+from dsdoctor.checks.nccl.missing import missing as nccl_missing
 from dsdoctor.checks.nccl.shadowed import shadowed as nccl_shadowed
 from dsdoctor.checks.nccl.version_differs import version_differs as nccl_version_differs
 from dsdoctor.checks.network.wrong_interface import wrong_interface
@@ -172,6 +173,7 @@ CHECKS: tuple[Check, ...] = (
     cudnn_shadowed,
     cudnn_version_mismatch,
     mixed_sublibraries,
+    nccl_missing,
     nccl_shadowed,
     nccl_duplicate,
     nccl_known_bad,
