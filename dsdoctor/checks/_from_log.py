@@ -34,7 +34,7 @@ from dsdoctor.versions import CudaVersion, DriverVersion, GpuTarget
 
 RemediesOf = Callable[[str], Remedies]
 GPU_IN_PROSE = "gpu_prose"
-TOGETHER = ("nccl_each", "cudnn_each", "cvd_each", GPU_IN_PROSE)
+TOGETHER = ("nccl_each", "nccl_good", "cudnn_each", "cvd_each", GPU_IN_PROSE)
 """Captures of clues that are told all together, not only the first."""
 NCCL_SAID = "nccl_said"
 """The NCCL release that a rank names; several of them are told together as `nccl_versions`."""
@@ -461,6 +461,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
         ("model_billions", "model_billions_2"),
         ("toolkit_root", "toolkit_root_2"),
         ("tmpfs", "tmpfs_2"),
+        ("nccl_bad", "nccl_bad_2"),
+        ("nccl_good", "nccl_good_2"),
         ("kernel_source", "kernel_source_2"),
         ("kernel_source", "kernel_source_3"),
         ("link_said", "link_said_2"),
@@ -471,6 +473,8 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
     ):
         give(name, values.get(source, ""))
     give("cudnn_versions", values.get("cudnn_each", ""))
+    if values.get("nccl_bad") and values["nccl_bad"] not in values.get("nccl_good", "").split(" and "):
+        give("nccl_instead", values.get("nccl_good", ""))
     give("gpu", _product_name(values.get(GPU_IN_PROSE, "")))
     _give_size_of_model(values)
     _give_visible_devices(values)

@@ -1,12 +1,13 @@
 """The NCCL release in use has known faults.
 
 What it looks at
-    The release of the NCCL that is loaded (else of the wheel that is installed) against faults with a range of releases, kept only
+    The release of the NCCL that is loaded (else of the wheel that is installed, else the one that a log names) against faults with a range of releases, kept only
     where processor and GPU architecture fit. Ranges without an end are limits of NCCL and not faults of a release; they are left out.
 
 Why it matters
     Some releases hang or compute wrong results, and a hang in a collective looks like a network fault for hours. A fault that needs a
-    condition which the doctor cannot see (a feature in use, many ranks) is information: compare it with your symptom.
+    condition which the doctor cannot see (a feature in use, many ranks) is information: compare it with your symptom. So is one of a release that only a
+    pasted log names.
 
 Sources
     NVIDIA NCCL release messages; the issue threads named in the finding.
@@ -20,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from dsdoctor.checks._check import Case, check
 from dsdoctor.checks._reading import NO_CUDA_BUILD
 from dsdoctor.checks.cuda._loading import own_copies
-from dsdoctor.facts import CudaLibrary, Gpu, MappedLibrary, Package, Platform, Section, TorchBuild, TorchRuntime, absent
+from dsdoctor.checks.torch._said import says_nothing
+from dsdoctor.facts import CudaLibrary, Gpu, LogEvent, MappedLibrary, Package, Platform, Section, State, TorchBuild, TorchRuntime, absent
 from dsdoctor.findings import Doubt, Evidence, Finding, NotApplicable, Severity, Status
 from dsdoctor.remedies import Remedies
 from dsdoctor.rows import Gpus, Nccl, NcclIssue, NvidiaWheel, NvidiaWheels
@@ -84,6 +86,25 @@ CASES = (
         status=Status.UNKNOWN,
         says="not known",
     ),
+    Case(
+        title="a log names the release",
+        sections={
+            "log_events": (LogEvent(signature="nccl-version", text="NCCL version 2.18.1+cuda12.1", captures={"nccl_said": "2.18.1"}),)
+        },
+        status=Status.FAIL,
+        severity=Severity.INFO,
+        says="2.18.5",
+    ),
+    Case(
+        title="a log names two releases",
+        sections={
+            "log_events": tuple(
+                LogEvent(signature="nccl-version", text=f"NCCL version {version}", captures={"nccl_said": version})
+                for version in ("2.18.1", "2.18.3")
+            )
+        },
+        status=Status.UNKNOWN,
+    ),
     Case(title="no torch", sections={"torch_build": absent("torch is not installed")}, status=Status.NOT_APPLICABLE),
     Case(
         title="a CPU build",
@@ -102,11 +123,12 @@ CASES = (
     cases=CASES,
 )
 def known_bad(
-    torch_build: TorchBuild,
+    torch_build: Section[TorchBuild],
     torch_runtime: Section[TorchRuntime],
     mapped_libraries: Section[tuple[MappedLibrary, ...]],
     cuda_libraries: Section[tuple[CudaLibrary, ...]],
     packages: Section[tuple[Package, ...]],
+    log_events: Section[tuple[LogEvent, ...]],
     platform: Section[Platform],
     gpus: Section[tuple[Gpu, ...]],
     nccl_matrix: Nccl,
@@ -115,8 +137,13 @@ def known_bad(
     remedies: Remedies,
 ) -> Iterator[Finding | Doubt | NotApplicable]:
     """List the faults of the NCCL release that this node can have."""
-    reading = _release(torch_runtime, mapped_libraries, cuda_libraries, packages)
-    cuda = CudaVersion.parse(torch_build.cuda or "")
+    build = torch_build.value
+    said = _said(log_events)
+    reading = (_release(torch_runtime, mapped_libraries, cuda_libraries, packages) if build else None) or said
+    cuda = CudaVersion.parse(build.cuda or "") if build else None
+    if torch_build.state is State.ABSENT or (reading is None and build is None):
+        yield says_nothing(torch_build, torch_runtime)
+        return
     if reading is None:
         yield NO_CUDA_BUILD if cuda is None else Doubt(subject="NCCL", reason="the release that is loaded or installed is not known")
         return
@@ -131,9 +158,10 @@ def known_bad(
     issues = [issue for issue in nccl_matrix.issues_of(version) if _has_end(issue, version) and _fits(issue, architecture, families)]
     certain = [issue for issue in issues if _is_certain(issue)]
     for issue in certain:
-        yield _finding(version, (issue,), evidence, cuda, Severity.WARNING, nccl_matrix, wheel, remedies)
+        severity = Severity.INFO if reading is said else Severity.WARNING
+        yield _finding(version, (issue,), evidence, cuda, severity, nccl_matrix, wheel, remedies)
     conditional = [issue for issue in issues if issue not in certain]
-    if conditional and len(gpus.value or ()) != 1:  # one GPU alone has nobody to hang with
+    if conditional and reading is not said and len(gpus.value or ()) != 1:  # one GPU alone has nobody to hang with
         yield _finding(version, conditional, evidence, cuda, Severity.INFO, nccl_matrix, wheel, remedies)
 
 
@@ -158,6 +186,13 @@ def _release(
         if version is not None:
             return version, Evidence(where=where, value=text)
     return None
+
+
+def _said(log_events: Section[tuple[LogEvent, ...]]) -> tuple[LibraryVersion, Evidence] | None:
+    """The one release that a log names."""
+    events = [event for event in log_events.value or () if "nccl_said" in event.captures]
+    versions = {version for event in events if (version := LibraryVersion.parse(event.captures["nccl_said"])) is not None}
+    return (versions.pop(), Evidence(where=events[0].where or "log", value=events[0].text)) if len(versions) == 1 else None
 
 
 def _has_end(issue: NcclIssue, version: LibraryVersion) -> bool:
