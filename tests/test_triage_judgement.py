@@ -443,6 +443,7 @@ CUDNN_8 = "Could not load library libcudnn_cnn_infer.so.8. Error: libcudnn_cnn_i
          "deepep.requirements", ("DeepEP", "sm_89", "9.0")),
         (("enqueue.cc:58 NCCL WARN Cuda failure 500 'named symbol not found'", "NCCL version 2.21.5+cuda11.8"),
          "torch.lacks-gpu-arch", ("2.21.5", "no kernels")),
+        (("NCCL WARN Cuda failure 500 'named symbol not found'", "Linux pc 5.15.90.1-microsoft-standard-WSL2"), "wsl.unsupported", ("WSL",)),
         (("Error named symbol not found at line 74 in file /opt/src/csrc/ops.cu",), "torch.lacks-gpu-arch", ("/opt/src/csrc/ops.cu",)),
         (("ImportError: /opt/env/deep_ep_cpp.abi3.so: undefined symbol: _ZN7deep_ep12internode_ll7combineEPv",),
          "deepep.requirements", ("without NVSHMEM", "undefined symbol")),
