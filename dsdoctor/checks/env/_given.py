@@ -36,7 +36,10 @@ class Given:
 
 
 def given(value: str, settings: Mapping[str, str], commands: Sequence[Command], events: Sequence[LogEvent], inside: bool) -> Given | None:
-    """The first container that is given a list of GPUs; `value` is the CUDA_VISIBLE_DEVICES known, `inside` whether the text is of a container."""
+    """The first container that is given a list of GPUs.
+
+    `value` is the CUDA_VISIBLE_DEVICES that is known, `inside` whether it is that of a container whose GPUs are not known.
+    """
     started = [command for command in commands if command.program in RUN]
     for command in started:
         selected = _SELECTED.search(command.text)

@@ -284,7 +284,8 @@ def cuda_visible_devices(
         yield no_gpu(gpus)
         return
     value = settings.get(NAME)
-    there = given(value or "", settings, commands.value or (), log_events.value or (), container.value is not None)
+    inside = container.value is not None and gpus.value is None
+    there = given(value or "", settings, commands.value or (), log_events.value or (), inside)
     twice = _selected_twice(there) if there else None
     if there is not None and twice is not None:
         yield _in_container(there, twice, remedies)
