@@ -285,7 +285,7 @@ def test_a_full_disk_is_told_with_the_way_out(base: Report, tmp_path: Path, monk
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("dsdoctor.fleet.loading.Round.put", full)
-    with pytest.raises(UsageError, match=r"No space left on device; set TMPDIR to a folder with room for 256 MiB"):
+    with pytest.raises(UsageError, match=r"No space left on device; set TMPDIR to a folder with room for 384 MiB"):
         merge_of(tmp_path, [node(base, "node1")])
 
 

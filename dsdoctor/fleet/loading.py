@@ -20,7 +20,7 @@ from dsdoctor.errors import InputError, UsageError
 from dsdoctor.fleet import digest
 from dsdoctor.fleet.documents import DOCUMENT_LIMIT_BYTES, Document, Rejected, pieces
 
-ROUND_BYTES = 128 << 20
+ROUND_BYTES = 192 << 20
 """Text that DuckDB reads at once: each time costs a tenth of a second, and so much lies on the disk for each of `ROUNDS`."""
 ROUNDS = 2
 LONGEST_BYTES = DOCUMENT_LIMIT_BYTES + (1 << 20)
@@ -45,8 +45,9 @@ class Round:
             self.size += self._file.write(part)
 
     def end(self) -> None:
-        """All is in the file."""
+        """All is in the file, and nothing else: it is written over in its place, so that the pages of the last round serve again."""
         self._file.flush()
+        self._file.truncate(self.size)
 
     def without(self, sources: Collection[str]) -> Iterator[Document]:
         """The documents of other sources, as they were put, but for empty lines."""
@@ -57,9 +58,8 @@ class Round:
                 yield Document(document.source, document.stem, content)
 
     def clear(self) -> None:
-        """Nothing is in the file."""
+        """The next document is the first."""
         self._file.seek(0)
-        self._file.truncate()
         self._places = []
         self.size = 0
 

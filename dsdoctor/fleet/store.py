@@ -18,7 +18,7 @@ from dsdoctor.fleet import digest
 from dsdoctor.fleet.documents import PARQUET, Document, Rejected, is_packed, paths_of, pieces, read, stems_of
 from dsdoctor.fleet.loading import Loader
 
-MEMORY_LIMIT = "512MB"
+MEMORY_LIMIT = "640MB"
 """What DuckDB may hold before it spills to disk."""
 MOST_THREADS = 8
 INSTALL = "this needs DuckDB: pip install 'dsdoctor[fleet]'"
@@ -47,6 +47,7 @@ class Store:
             ("preserve_insertion_order", "false"),
             ("threads", str(_threads())),
             ("TimeZone", "UTC"),
+            ("enable_external_file_cache", "false"),
             ("enable_progress_bar", "false"),
         ):
             self.connection.execute(f"SET {setting} = '{value}'")
