@@ -264,8 +264,8 @@ def _names(sections: Sections, events: Sequence[LogEvent], world: World) -> dict
         if row and row.role is LogRole.CLUE:
             for name, value in event.captures.items():
                 names.setdefault(name, value)
-                names.setdefault(f"line_of_{KNOWN_NAME}{name.removesuffix('_2')}", event.text)
-                names.setdefault(f"where_of_{KNOWN_NAME}{name.removesuffix('_2')}", event.where)
+                names.setdefault(f"line_of_{KNOWN_NAME}{name}", event.text)
+                names.setdefault(f"where_of_{KNOWN_NAME}{name}", event.where)
                 if name in TOGETHER:
                     together.setdefault(name, {})[value] = None
     releases = dict.fromkeys(event.captures[NCCL_SAID] for event in events if NCCL_SAID in event.captures)
@@ -413,63 +413,11 @@ def _derived(names: Mapping[str, str], world: World) -> dict[str, str]:
 
     for name, source in (
         ("nvcc", "nvcc_short"),
-        ("bdf", "bdf_2"),
-        ("cuda_min", "cuda_min_2"),
-        ("cuda_min", "cuda_min_3"),
-        ("name", "name_2"),
-        ("name", "name_3"),
-        ("name", "name_4"),
-        ("max_len", "max_len_2"),
         ("cc", "cc_said"),
-        ("cc", "cc_said_2"),
-        ("cc", "cc_said_3"),
-        ("cc", "cc_said_4"),
         ("torch_cuda", "torch_cuda_said"),
         ("driver", "driver_found"),
-        ("cc_found", "cc_found_2"),
-        ("home_said", "home_said_2"),
-        ("glibc_wanted", "glibc_wanted_2"),
-        ("glibc_wanted", "glibc_wanted_3"),
-        ("glibc_number", "glibc_number_2"),
-        ("glibc_number", "glibc_number_3"),
-        ("virtual", "virtual_2"),
-        ("virtual_address", "virtual_address_2"),
-        ("oom_wanted", "oom_wanted_2"),
-        ("oom_total", "oom_total_2"),
-        ("oom_free", "oom_free_2"),
-        ("kv_rest", "kv_rest_2"),
-        ("kv_rest", "kv_rest_3"),
         ("torch", "torch_cpu"),
         ("torch", "torch_said"),
-        ("cdi_device", "cdi_device_2"),
-        ("gloo_peer", "gloo_peer_2"),
-        ("mesh_peer", "mesh_peer_2"),
-        ("mesh_peer", "mesh_peer_3"),
-        ("mpi_peer", "mpi_peer_2"),
-        ("nccl_unfit", "nccl_unfit_2"),
-        ("peer_module", "peer_module_2"),
-        ("path", "path_2"),
-        ("path", "path_3"),
-        ("library", "library_2"),
-        ("library", "library_3"),
-        ("symbol", "symbol_2"),
-        ("memlock_said", "memlock_said_2"),
-        ("segment_bytes", "segment_bytes_2"),
-        ("segment_bytes", "segment_bytes_3"),
-        ("mig", "mig_2"),
-        ("model_said", "model_said_2"),
-        ("model_billions", "model_billions_2"),
-        ("toolkit_root", "toolkit_root_2"),
-        ("tmpfs", "tmpfs_2"),
-        ("nccl_bad", "nccl_bad_2"),
-        ("nccl_good", "nccl_good_2"),
-        ("kernel_source", "kernel_source_2"),
-        ("kernel_source", "kernel_source_3"),
-        ("link_said", "link_said_2"),
-        ("memory_said", "memory_said_2"),
-        ("mig_here", "mig_here_2"),
-        ("mig_here", "mig_here_3"),
-        ("mig_here", "mig_here_4"),
     ):
         give(name, values.get(source, ""))
     give("cudnn_versions", values.get("cudnn_each", ""))

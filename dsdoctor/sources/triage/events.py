@@ -28,6 +28,8 @@ TRIED_PER_SIGNATURE = 20_000
 TEXT_LIMIT = 600
 
 WORD = re.compile(r"[A-Za-z0-9_]+")
+ANOTHER = re.compile(r"_\d$")
+"""At the end of the name of a group: another place in the pattern for the same thing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +197,11 @@ _CODES: Mapping[str, Callable[[int], object | None]] = {
 
 
 def _captures(found: re.Match[str]) -> Mapping[str, str]:
-    """The named groups that took part; `x_code` (`x_nccl_code`, `x_cudnn_code`) also as the version `x`, `x_tuple` also with dots."""
-    captures = {name: value.strip() for name, value in found.groupdict().items() if value and value.strip()}
+    """The named groups that took part, `x_2` under the name of `x`, which a pattern may have once only; `x_code` (`x_nccl_code`, `x_cudnn_code`) also as the version `x`, `x_tuple` also with dots."""
+    captures: dict[str, str] = {}
+    for name, value in found.groupdict().items():
+        if value and value.strip():
+            captures.setdefault(ANOTHER.sub("", name), value.strip())
     for name, value in tuple(captures.items()):
         suffix = next((suffix for suffix in _CODES if name.endswith(suffix)), "")
         if suffix and value.isdecimal() and (version := _CODES[suffix](int(value))) is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from dsdoctor.facts import DriverLibrary
 from dsdoctor.sources.kernel_text import read_lines
+from dsdoctor.sources.texts import DRIVER_VERSION
 from dsdoctor.sources.triage.fact import Fact, Found, Parser
 from dsdoctor.sources.triage.lines import Line
 
@@ -43,13 +44,12 @@ def _placed(entry: object, line: Line) -> object:
 API_MISMATCH = "API mismatch"
 MESSAGE_LINES = 5
 """The driver breaks the message into so many lines, each with `NVRM:` in front."""
-_VERSION = r"\d{3}\.\d{1,3}(?:\.\d{1,3})?"
 _LINE_START = re.compile(r"#012|[#*>\s]{0,8}\b(?:kernel: )?NVRM: ")
 _CLIENT = re.compile(
-    rf"client(?: '(?P<name>[^']{{1,40}})' \(pid \d{{1,10}}\))?(?: has the)? version:? (?P<has>{_VERSION})"
-    rf"|NVIDIA driver component has version:? (?P<component>{_VERSION})"
+    rf"client(?: '(?P<name>[^']{{1,40}})' \(pid \d{{1,10}}\))?(?: has the)? version:? (?P<has>{DRIVER_VERSION})"
+    rf"|NVIDIA driver component has version:? (?P<component>{DRIVER_VERSION})"
 )
-_MODULE = re.compile(rf"kernel module(?: has)?(?: the)? version:? ({_VERSION})")
+_MODULE = re.compile(rf"kernel module(?: has)?(?: the)? version:? ({DRIVER_VERSION})")
 
 
 def _refused_clients(lines: Sequence[Line]) -> Iterator[Found]:
